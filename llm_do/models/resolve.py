@@ -29,7 +29,6 @@ _EXTRA = re.compile(r'"(pydantic-ai-slim\[[\w-]+\])"')
 _PREFIX = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _REFERENCE = re.compile(r"[^\s:]+:[^\s:]+")
 _RESERVED = frozenset({"local", "test", "function", "fallback", "gateway", "none", "google-gla", "google-vertex"})
-"""Prefixes with a meaning that are no names of providers."""
 
 
 def names_model_file(name: str | None) -> bool:
@@ -39,11 +38,7 @@ def names_model_file(name: str | None) -> bool:
 
 
 def resolve_model(name: str) -> Model:
-    """Return the model of this name.
-
-    `local` and `local:...` run on this machine, `ollama:...`, `llama-server:...` and `vllm:...` are models of servers,
-    and all others are PydanticAI's.
-    """
+    """Return the model of this name: a local one (`local:...`), one of a model server, or one of PydanticAI."""
     name = name.strip()
     kind, colon, rest = name.partition(":")
     if not kind or (colon and not rest.strip()):
@@ -61,50 +56,47 @@ def resolve_model(name: str) -> Model:
         mentioned = (name for name in _empty_variables(kind) if name in str(exc))
         variable = missing_variable(exc) if isinstance(exc, UserError) else next(mentioned, None)
         if variable is not None and variable in os.environ:
-            raise _empty(variable) from exc
+            raise _empty_key_error(variable) from exc
         raise
     _refuse_empty_key(model, kind)
     return model
 
 
 def _refuse_empty_key(model: Model, provider: str) -> None:
-    """Raise if a model would send the empty key of a variable. A key that is not used does not count."""
+    """Raise if a model would send the empty value of a variable as its key."""
     client = getattr(model, "client", None)
     key = getattr(client, "api_key", None)
     if not isinstance(key, str) or key.strip() or getattr(client, "_api_key_provider", None) is not None:
         return
-    for name in _empty_variables(provider):
-        raise _empty(name)
+    if variables := _empty_variables(provider):
+        raise _empty_key_error(variables[0])
 
 
 def _empty_variables(provider: str) -> list[str]:
-    """Return the variables for the key of a provider that are set and empty."""
+    """Return the variables for a provider's key that are set but empty."""
     offered = [offer.variables for offer in KEY_OFFERS if offer.model.partition(":")[0] == provider]
     variables = [*(offered[0] if offered else ()), f"{provider.partition('-')[0].upper()}_API_KEY"]
     return [name for name in variables if name in os.environ and not os.environ[name].strip()]
 
 
-def _empty(variable: str) -> ModelChoiceError:
+def _empty_key_error(variable: str) -> ModelChoiceError:
     return ModelChoiceError(f"{variable} is set in the environment, and is empty. Give it a key, or unset it.")
 
 
 def describe_remote(name: str) -> str:
-    """Return a warning that prompts leave this machine, for models of servers that usually are on it; else nothing."""
+    """Return a warning if this model is on a model server of another machine; otherwise an empty string."""
     server = server_of(name.partition(":")[0])
     return server.locate(os.environ).describe_remote() if server is not None else ""
 
 
 def missing_variable(error: BaseException) -> str | None:
-    """Return the unset variable for a provider's key, if the error is about one."""
+    """Return the unset variable of a provider's key, if the error is about one."""
     found = _VARIABLE.search(str(error))
     return found[1] if found is not None else None
 
 
 def explain_unusable(name: str, error: BaseException, custom_providers: Iterable[str] = ()) -> str:
-    """Return why a model that a file or a command line names cannot be used.
-
-    `custom_providers` are the prefixes that the project declares.
-    """
+    """Return why a model cannot be used. `custom_providers` are the prefixes that the project declares."""
     if isinstance(error, LocalModelError | ModelChoiceError | ProjectCodeError):
         return f"{error}"
     if isinstance(error, ImportError):
@@ -135,11 +127,11 @@ class HasProviders(Protocol):
     def providers(self) -> Mapping[str, str]: ...
 
     def make_model(self, name: str) -> Model | None:
-        """Return the model of this name, if its prefix is one of these providers. This runs code of the project."""
+        """Return the model of this name, if its prefix is one of the providers. This runs code of the project."""
 
 
 class CustomModel(WrapperModel):
-    """A model that a project's factory made, under the name by which it was requested: in records, usage and prices."""
+    """A model from a project's factory. Records, usage and prices show it under the name that was requested."""
 
     def __init__(self, wrapped: Model, provider: str, name: str) -> None:
         super().__init__(wrapped)
@@ -156,7 +148,7 @@ class CustomModel(WrapperModel):
 
 
 def invalid_provider_reason(prefix: str, reference: str) -> str | None:
-    """Return why a project cannot have such a provider, or `None`. This imports nothing of the project."""
+    """Return why a project cannot declare this provider, or `None`. No code of the project is imported."""
     if not _PREFIX.fullmatch(prefix):
         return f"{prefix!r} cannot be a provider's prefix: use lower-case letters, digits, '-' and '_'."
     if _is_taken(prefix):
@@ -190,20 +182,17 @@ def load_factory(prefix: str, reference: str, load: Callable[[str], Any]) -> Cal
         factory: Callable[[str], Any] = load(reference)
     except LlmDoError as exc:
         why = str(exc).removeprefix(f"{reference!r}: ")
-        raise ProjectCodeError(f"{_whose(prefix, reference)}: {why}") from exc
+        raise ProjectCodeError(f"{_factory_name(prefix, reference)}: {why}") from exc
     if not callable(factory):
         raise ProjectCodeError(
-            f"{_whose(prefix, reference)} is no function: it is {factory!r:.60}. "
+            f"{_factory_name(prefix, reference)} is no function: it is {factory!r:.60}. "
             "Write one that takes a model's name and returns a PydanticAI Model."
         )
     return factory
 
 
 def make_custom_model(name: str, providers: Mapping[str, str], load: Callable[[str], Any], root: Path) -> Model | None:
-    """Return the model that a provider of the project makes; `None` for the names of other providers.
-
-    If the factory fails, or returns no model, the error is a `ModelChoiceError`.
-    """
+    """Return the model that a provider of the project makes, or `None` if the name has another provider."""
     prefix = custom_provider(name, providers)
     if prefix is None:
         return None
@@ -213,22 +202,22 @@ def make_custom_model(name: str, providers: Mapping[str, str], load: Callable[[s
         model = factory(rest)
     except Exception as exc:
         error = traceback.format_exception_only(exc)[-1].strip()
-        raise ModelChoiceError(f"{_whose(prefix, reference)} failed{_line(exc, root)}: {error}") from exc
+        raise ModelChoiceError(f"{_factory_name(prefix, reference)} failed{_place_of(exc, root)}: {error}") from exc
     if inspect.iscoroutine(model):
         model.close()
-        raise ModelChoiceError(f"{_whose(prefix, reference)} is async. Write `def`, without `async`.")
+        raise ModelChoiceError(f"{_factory_name(prefix, reference)} is async. Write `def`, without `async`.")
     if not isinstance(model, Model):
         raise ModelChoiceError(
-            f"{_whose(prefix, reference)} returned {model!r:.60}, which is no model. Return a PydanticAI Model."
+            f"{_factory_name(prefix, reference)} returned {model!r:.60}, which is no model. Return a PydanticAI Model."
         )
     return CustomModel(model, prefix, rest)
 
 
-def _whose(prefix: str, reference: str) -> str:
+def _factory_name(prefix: str, reference: str) -> str:
     return f"llm-do.toml, provider {prefix!r}: the factory {reference}"
 
 
-def _line(exc: Exception, root: Path) -> str:
+def _place_of(exc: Exception, root: Path) -> str:
     """Return the innermost line of the project's code in the traceback, in brackets."""
     frames = [at for at in traceback.extract_tb(exc.__traceback__) if Path(at.filename).is_relative_to(root)]
     return f" ({Path(frames[-1].filename).relative_to(root)}:{frames[-1].lineno})" if frames else ""

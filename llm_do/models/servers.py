@@ -1,9 +1,7 @@
 """Model servers that workers can use without a provider's key, and the user's consent to them.
 
 Any account of this machine can listen on the usual port of a server, and would then receive the prompts. So the
-user's consent is asked once, and remembered until it is withdrawn.
-
-Nothing here imports a provider's package until a model of a server is made.
+user is asked once, and the consent is remembered until it is withdrawn.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from .addresses import Address, is_other_ordinary_user, listening_user, read_add
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-_SECONDS = 0.3
-_SECONDS_ELSEWHERE = 3.0
+_ANSWER_SECONDS = 0.3
+_REMOTE_ANSWER_SECONDS = 3.0
 _MAX_BODY = 1_000_000
 _MAX_NAME = 200
 _CONSENT = "model-server"
@@ -36,14 +34,14 @@ _SENT_HEADERS = {"host", "connection", "accept", "accept-encoding", "content-typ
 
 @dataclass(frozen=True, kw_only=True)
 class ModelServer:
-    """A kind of model server, and its address: its usual port of this machine, or that of a variable."""
+    """A kind of model server, and its address: its usual port on this machine, or one from the environment."""
 
     name: str
     provider: str
     """The part of a model's name in front of the colon, such as `ollama`."""
     address: Address
     path: str = "/v1/models"
-    """The path of its list of models; like the two keys, that of OpenAI by default."""
+    """The path of its list of models. The defaults of this and the next two are those of OpenAI's API."""
     rows: str = "data"
     """The key of the list in its answer."""
     key: str = "id"
@@ -51,19 +49,18 @@ class ModelServer:
     variables: tuple[str, ...] = ()
     """The environment variables for its address; the first that is set counts."""
     key_variable: str = ""
-    """The environment variable for its API key, which is sent only to an address that a variable names."""
+    """The environment variable for its API key, which is sent only to an address from the environment."""
     named_by: str | None = None
     """The variable that the address came from."""
 
     def locate(self, environ: Mapping[str, str]) -> ModelServer:
-        """Return the server at the address in the environment; raise `ModelChoiceError` if that is not valid."""
+        """Return the server with its address from the environment; raise `ModelChoiceError` if that is invalid."""
         for variable in self.variables:
             if value := environ.get(variable, "").strip():
                 return replace(self, address=read_address(variable, value, self.address.port), named_by=variable)
         return self
 
     def api_key(self, environ: Mapping[str, str]) -> str | None:
-        """Return the key to send, if any."""
         return environ.get(self.key_variable, "").strip() or None if self.named_by is not None else None
 
     def describe_remote(self) -> str:
@@ -159,7 +156,7 @@ def _fetch(address: Address, path: str, headers: Mapping[str, str]) -> bytes:
     The request runs in a thread, since neither name resolution nor many small reads have a timeout as a whole.
     `http.client` rather than `urllib.request`: it uses no proxies and follows no redirects.
     """
-    seconds = _SECONDS if address.is_loopback else _SECONDS_ELSEWHERE
+    seconds = _ANSWER_SECONDS if address.is_loopback else _REMOTE_ANSWER_SECONDS
     kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
     connection = kind(address.host, address.port, timeout=seconds)
     deadline = monotonic() + seconds
@@ -210,7 +207,6 @@ def _subject(offer: OfferedModel) -> str:
 
 
 def _describe_subject(subject: str) -> str:
-    """Return a remembered subject in words."""
     place, _, uid = subject.partition(" of user ")
     provider, _, url = place.partition(" ")
     server = server_of(provider)
@@ -236,7 +232,7 @@ def make_served_model(server: ModelServer, name: str, environ: Mapping[str, str]
 
 
 def _make_client(address: Address, api_key: str | None) -> Any:
-    """Make an HTTP client that follows no redirects, and uses no proxy for loopback.
+    """Make an HTTP client without redirects, and without a proxy for loopback.
 
     It closes each connection, since the next request may come from another event loop.
     """

@@ -203,7 +203,7 @@ def test_a_hostile_server_behind_tls_is_no_server(
 
 
 def test_a_server_behind_tls_is_found(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_do.models.servers._SECONDS", PATIENCE)
+    monkeypatch.setattr("llm_do.models.servers._ANSWER_SECONDS", PATIENCE)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate)

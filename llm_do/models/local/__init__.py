@@ -1,14 +1,13 @@
-"""Models that run on this machine. What is here can be asked without importing the rest."""
+"""Models that run on this machine. This module can be imported without the rest."""
 
 from ...errors import LocalModelError
 from ...machine.installation import install_extra, is_installed
 
 LOCAL_PACKAGE = "xllamacpp"
-"""The module that runs local models. It is not imported to see whether it is installed."""
+"""The module that runs local models."""
 
 
 def check_installed() -> None:
-    """Raise if nothing is installed that runs local models."""
     if not is_installed(LOCAL_PACKAGE):
         raise LocalModelError(f"Local models need `{install_extra('local')}`.")
 

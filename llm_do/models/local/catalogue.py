@@ -1,4 +1,4 @@
-"""The models that llm-do can download, with source, size and hash, and the progress of downloads."""
+"""The models that llm-do can download, with source, size and hash; and the progress of downloads."""
 
 from __future__ import annotations
 
@@ -33,12 +33,10 @@ class HubSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The weights of one model."""
-
     name: str
     """The name after `local:`."""
     file: str
-    """The name of the file in the cache. Other content needs another name."""
+    """The name of the file in the cache. It has to change with the content."""
     size: int
     sha256: str
     licence: str
@@ -46,7 +44,7 @@ class Weights:
     source: PackageSource | HubSource
 
     def fetch_error(self, text: str) -> LocalModelError:
-        """Return the error for a download that failed, with what to do."""
+        """Return the error for a failed download, with what to do."""
         return LocalModelError(
             f"{text}\nTry again: llm-do models pull {self.name}\n"
             f"Or bring the file here by hand, and name it in place of the model: local:/path/to/{self.file}"
@@ -54,7 +52,7 @@ class Weights:
 
 
 EMBEDDED = "smollm2-135m"
-"""The model for a machine without any configured: the smallest."""
+"""The smallest model, for machines where none is configured."""
 
 CATALOGUE = {
     weights.name: weights
@@ -104,7 +102,6 @@ CATALOGUE = {
 
 
 def lookup(name: str) -> Weights:
-    """Return the model of a name."""
     if (weights := CATALOGUE.get(name)) is not None:
         return weights
     hint = did_you_mean(name, CATALOGUE)
@@ -114,7 +111,6 @@ def lookup(name: str) -> Weights:
 
 
 def format_size(size: int) -> str:
-    """Return a number of bytes in a readable unit."""
     for unit, bytes_each in (("GB", 1_000_000_000), ("MB", 1_000_000)):
         if size >= bytes_each:
             amount = size / bytes_each
@@ -137,7 +133,7 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
-"""Called several times a second in the downloading thread. An exception that it raises ends the download cleanly."""
+"""Called several times a second in the downloading thread. If it raises, the download ends cleanly."""
 
 
 def mask_credentials(text: str) -> str:

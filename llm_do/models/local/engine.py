@@ -1,8 +1,6 @@
-"""Loaded local models: a process for each, with a queue of requests.
+"""Loaded local models: a process for each (`host.py`), and a queue of requests from any event loop and thread.
 
-Requests come from any number of event loops and threads, and are answered one after the other: the process
-(`host.py`) gets the next one when it has answered the one before. Nothing here blocks an event loop: one thread writes
-to the process, and one reads from it.
+The process gets one request at a time. One thread writes to it and another reads from it, so no event loop is blocked.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from . import check_installed
 _HOST = Path(__file__).with_name("host.py")
 _SECONDS_TO_LEAVE = 2.0
 _SECONDS_TO_STOP = 20.0
-# The environment of the process: it reads files of others, so it gets no keys.
+# The process gets no keys, since it parses files from others.
 _PASSED_VARIABLES = re.compile(
     r"(PATH|HOME|LANG|USER|TMPDIR|TEMP|TMP)$|(PYTHON|LC_|LD_|DYLD_|GGML_|OMP_|CUDA_|HIP_|VK_)"
 )
@@ -45,7 +43,7 @@ class Chunk:
     text: str = ""
     thinking: str = ""
     input_tokens: int = 0
-    """The length of the prompt, in one chunk before the answer begins."""
+    """The length of the prompt, in a chunk of its own before the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +57,18 @@ class End:
 
 
 class Answer:
-    """The chunks of an answer, and last its end. Closing it frees the model for the next request.
+    """The chunks of an answer, and then its end. Closing it frees the model for the next request.
 
-    `asyncio.Queue` could hold its messages, but Python 3.11 crashes when it throws one away whose loop was closed.
+    It cannot use `asyncio.Queue`: Python 3.11 crashes when it frees one after the event loop was closed.
     """
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request = request
         self.host: _Host | None = None
-        """The process that has the request in its queue."""
         self.is_closed = False
         self._is_done = False
         self._loop = asyncio.get_running_loop()
-        self._messages: deque[dict[str, Any]] = deque()
-        """Those that were not read yet."""
+        self._unread: deque[dict[str, Any]] = deque()
         self._has_news = asyncio.Event()
 
     def __aiter__(self) -> Answer:
@@ -81,12 +77,12 @@ class Answer:
     async def __anext__(self) -> Chunk | End:
         if self._is_done:
             raise StopAsyncIteration
-        while not self._messages and not self.is_closed:
+        while not self._unread and not self.is_closed:
             self._has_news.clear()
             await self._has_news.wait()
         if self.is_closed:
             raise LocalModelError("The answer was broken off.")
-        message = self._messages.popleft()
+        message = self._unread.popleft()
         self._is_done = "failed" in message or "done" in message
         if "failed" in message:
             raise LocalModelError(message["failed"])
@@ -95,14 +91,14 @@ class Answer:
         return Chunk(message.get("text", ""), message.get("thinking", ""), message.get("prompt", 0))
 
     def deliver(self, message: dict[str, Any]) -> bool:
-        """Deliver a message from any thread. Return whether the event loop of the reader is still open."""
+        """Deliver a message from any thread. Return whether the reader's event loop is still open."""
         with suppress(RuntimeError):  # it is closed
             self._loop.call_soon_threadsafe(self._receive, message)
             return True
         return False
 
     def _receive(self, message: dict[str, Any]) -> None:
-        self._messages.append(message)
+        self._unread.append(message)
         self._has_news.set()
 
     def close(self) -> None:
@@ -120,22 +116,20 @@ class _Host:
     def __init__(self, settings: dict[str, Any], requeue: Callable[[Answer], None]) -> None:
         self._path = settings["path"]
         self._requeue = requeue
-        """Queues a request at another process."""
         self._lock = threading.Lock()
         self._waiting: deque[Answer] = deque()
         self._current: Answer | None = None
-        """The request that the process is answering."""
         self._number = 0
-        """Its number: messages about the one before may still arrive."""
+        """The number of the current request: messages about the one before may still arrive."""
         self._is_loaded = False
         self._stop_by: float | None = None
-        """When the process has to have stopped the current request, which was cancelled."""
+        """The time by which the process has to stop the current request, if that was cancelled."""
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._failure: str | None = None
         self._was_stuck = False
         # llama.cpp explains only in its log why it cannot load a file.
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
-        # For its socket while it loads. It is removed here too, since a killed process cannot do it.
+        # For the socket of the process while it loads. It is removed here too, since a killed process cannot do it.
         self._folder = tempfile.mkdtemp(prefix="llm-do-")
         self.process = subprocess.Popen(  # noqa: S603 - this interpreter and a file of this package
             [sys.executable, "-P", str(_HOST)],
@@ -162,7 +156,6 @@ class _Host:
         return self._failure is None and not self._was_stuck
 
     def submit(self, answer: Answer) -> None:
-        """Queue a request."""
         with self._lock:
             answer.host = self
             if self._failure is not None:
@@ -179,7 +172,6 @@ class _Host:
             self._lines.put(json.dumps({"id": self._number, "request": self._current.request}))
 
     def cancel(self, answer: Answer) -> None:
-        """Remove a request from the queue, or stop it if it is being answered."""
         with self._lock:
             if answer in self._waiting:
                 self._waiting.remove(answer)
@@ -204,7 +196,7 @@ class _Host:
         self._wait()
 
     def _wait(self) -> int:
-        """Wait for the process, remove the folder that it may have left, and return its exit code."""
+        """Wait for the process, remove a folder that it left, and return its exit code."""
         code = self.process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
         return code
@@ -280,7 +272,7 @@ class _Host:
 
 
 class Engine:
-    """A model file, loaded when it is first used, and again after its process ended."""
+    """A model file, loaded on first use, and again after its process has ended."""
 
     def __init__(self, path: Path, context: int) -> None:
         self._settings = {"path": str(path), "context": context, "threads": _thread_count()}
@@ -296,7 +288,7 @@ class Engine:
 
     @property
     def process_id(self) -> int | None:
-        """The id of the process that has the model, if it was started."""
+        """The id of the process, if it was started."""
         return self._host.process.pid if self._host is not None else None
 
     def close(self) -> None:
@@ -307,7 +299,7 @@ class Engine:
             host.close()
 
     def _requeue(self, answer: Answer) -> None:
-        """Queue a request again whose process was killed."""
+        """Queue a request of a killed process again."""
         try:
             self._running_host().submit(answer)
         except (LocalModelError, OSError) as exc:
@@ -354,7 +346,7 @@ _engines_lock = threading.Lock()
 
 
 def get_engine(path: Path, context: int) -> Engine:
-    """Return the engine of a file, which this process shares."""
+    """Return the engine of a file. All models in this process share it."""
     with _engines_lock:
         # A forked child has none of its parent's threads, so it needs engines of its own.
         key = os.getpid(), path, context
@@ -365,7 +357,7 @@ def get_engine(path: Path, context: int) -> Engine:
 
 @atexit.register
 def close_engines() -> None:
-    """End all processes of local models that this process has started. The next request starts a new one."""
+    """End all processes of local models that this process has started. The next request starts one again."""
     with _engines_lock:
         engines = [engine for (pid, _, _), engine in _engines.items() if pid == os.getpid()]
     for engine in engines:

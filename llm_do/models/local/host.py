@@ -1,8 +1,7 @@
 """The process in which a local model runs: llama.cpp, one request at a time, over its standard input and output.
 
-It is a process rather than a thread, because loading a model holds Python's interpreter lock for seconds, and because
-a crash, for instance when memory runs out, must not end the caller. It is run as a script and imports nothing of
-`llm_do`. `engine.py` is the other end, and defines the lines.
+A thread will not do: loading a model holds Python's interpreter lock for seconds, and a crash, for instance when memory
+runs out, would end the caller. `engine.py` runs this as a script, which imports nothing of `llm_do`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, TextIO
 
 
 def main() -> None:
-    """Load the model that the first line names, then answer the requests of the other lines."""
+    """Load the model of the first line, then answer the requests of the other lines."""
     # Output of llama.cpp goes to standard error: standard output is for our lines.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -53,7 +52,7 @@ def _load(folder: str, path: str, context: int, threads: int) -> Any:
     params = xllamacpp.CommonParams()
     params.model.path = path
     params.n_ctx = context
-    # One request at a time; the other slots keep the last prompts, since the next one often starts like one of them.
+    # The other slots keep the last prompts: the next prompt often starts like one of them.
     params.n_parallel = 4
     params.kv_unified = True
     # A cancelled request ends after its current batch, so batches are small.
@@ -65,8 +64,8 @@ def _load(folder: str, path: str, context: int, threads: int) -> Any:
     params.n_threads_http = 1
     params.verbosity = 1  # errors
     params.api_keys = [os.urandom(32).hex()]
-    # It always listens, but nothing can connect once the folder is removed. The socket has a relative name, since its
-    # path may have no more than 107 bytes.
+    # The server always listens, but nothing can connect once the folder is removed. The name is relative, since the
+    # path of a socket may have no more than 107 bytes.
     os.chdir(folder)
     params.hostnames = ["unused.sock"]
     try:

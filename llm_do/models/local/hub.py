@@ -1,7 +1,6 @@
 """Downloads of weights from the Hugging Face hub, which are resumed after an interruption.
 
-Only the size is checked here; `store` checks the hash before a file gets its final name. It imports this module only
-for a download, because of the HTTP client.
+Only the size is checked here; `store` checks the hash before a file gets its final name.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .catalogue import REPORT_INTERVAL, HubSource, OnProgress, Progress, Weights
 
 _HUB = "https://huggingface.co"
 _PAUSES = (0.2, 0.5, 1.0)
-"""Seconds before each further attempt."""
+"""Seconds between attempts."""
 _REFUSALS = dict.fromkeys((401, 403), "the server refuses access") | {404: "the server does not have it"}
 
 
@@ -35,7 +34,7 @@ class _RetryableError(Exception):
 
 
 def download_from_hub(weights: Weights, source: HubSource, part: Path, progress: OnProgress) -> None:
-    """Download the rest of `part`. An error leaves what has arrived so far, and no file if that is nothing."""
+    """Download the rest of `part`. After an error `part` stays, unless it is empty."""
     url = _address(source)
     try:
         with _open_part(part) as file, _client(url) as client:
@@ -91,7 +90,7 @@ def _client(url: str) -> httpx2.Client:
 
 
 def _open_part(part: Path) -> IO[bytes]:
-    """Open the partial file, and replace a link or anything else of its name."""
+    """Open the partial file. A link, or anything else of its name, is replaced."""
     with suppress(FileNotFoundError):
         status = part.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:

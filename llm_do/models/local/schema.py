@@ -1,7 +1,7 @@
 """The subset of JSON Schema that llama.cpp can enforce with a grammar.
 
 Schemas come from anywhere, MCP servers too, and llama.cpp is not hardened: some schemas exhaust the memory, and others
-are enforced in part. So only known keywords are passed on, and values are checked against the whole schema afterwards.
+are enforced in part. So only known keywords are passed on, and values are checked afterwards against the whole schema.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from pydantic_ai.exceptions import UserError
@@ -18,11 +17,11 @@ from ...arguments.validation import schema_validator
 from ...values.json_schema import resolve
 
 _LARGEST_COUNT = 256
-"""The largest number of repetitions: a grammar spells them out."""
+"""The most repetitions: a grammar spells them out."""
 _LARGEST_INTEGER = 2**53
 _MOST_PARTS = 5_000
 _FORMATS = {"date", "date-time", "time", "uuid"}
-# Only what llama.cpp reads like other engines: a dot, for instance, could match the quote that ends the string.
+# Only what llama.cpp matches like other engines: a dot, for instance, could match the quote that ends the string.
 _LITERAL, _SET = r"[A-Za-z0-9 _,:/@#-]|\\[dw.\-/]", r"\[(?:[A-Za-z0-9_. -]|\\[dw.\-])+\]"
 _PLAIN_PATTERN = re.compile(rf"\^(?:{_LITERAL}|{_SET}|[()|?*+]|\{{\d{{1,2}}(?:,\d{{1,2}})?\}})*\$")
 _HUNDREDTHS = 100
@@ -30,9 +29,10 @@ _HUNDREDTHS = 100
 
 def make_validator(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
     """Return a function that returns the error of a value, or `None`. An invalid schema accepts any value."""
-    validate: Callable[[Any], str | None] = lambda value: None  # noqa: E731 - a default
-    with suppress(Exception):  # jsonschema raises many kinds of errors for invalid schemas
+    try:
         validate = schema_validator(dict(schema), foreign=True)
+    except Exception:  # jsonschema raises many kinds of errors for invalid schemas
+        return lambda value: None
 
     def problem(value: Any) -> str | None:
         try:
@@ -62,7 +62,7 @@ class GrammarSchema:
     def _convert(self, schema: Any) -> dict[str, Any]:
         self._count()
         if not isinstance(schema, Mapping):
-            return {}  # `true` is a schema, and anything fits it
+            return {}  # `true` is a schema that accepts anything
         if isinstance(schema.get("$ref"), str):
             return self._refer(schema["$ref"])
         if isinstance(schema.get("allOf"), list):
@@ -82,7 +82,7 @@ class GrammarSchema:
         return self._of_type(kind, schema)
 
     def _count(self) -> None:
-        """Count a part of the schema, and raise if there are too many, as in a recursive schema."""
+        """Count a part of the schema. A recursive schema would have too many."""
         self._parts_left -= 1
         if self._parts_left < 0:
             raise UserError("A schema has too many parts for a local model. Simplify it, or use another model.")
@@ -140,7 +140,6 @@ class GrammarSchema:
         return {}  # a cycle
 
     def _merge_all_of(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a schema with all schemas of its `allOf` merged into it."""
         merged: dict[str, Any] = {}
         for part in self._parts(schema, depth=8):
             for key, value in part.items():
@@ -176,7 +175,7 @@ def _string(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _supported_pattern(pattern: Any) -> str | None:
-    r"""Return a pattern in the form that llama.cpp supports, or `None`. It ignores a pattern with `\d` or `\w`."""
+    r"""Return a pattern in the form that llama.cpp supports, or `None`. It would ignore one with `\d` or `\w`."""
     if not isinstance(pattern, str) or not _PLAIN_PATTERN.fullmatch(pattern):
         return None
     try:
@@ -209,8 +208,6 @@ def _numeric(value: Any, otherwise: float) -> float:
 
 def _integer(schema: Mapping[str, Any]) -> dict[str, Any]:
     low, high = _bounds(schema)
-    if low > high:
-        return {"type": "integer"}
     result: dict[str, Any] = {"type": "integer"}
     if abs(low) < _LARGEST_INTEGER:
         result["minimum"] = math.floor(low) + 1 if low == schema.get("exclusiveMinimum") else math.ceil(low)

@@ -33,7 +33,7 @@ _CACHE_ADVICE = "LLM_DO_CACHE can name another folder."
 
 
 def models_folder() -> Path:
-    """Return the folder of all weights, which need not exist."""
+    """Return the folder of all weights. It may not exist yet."""
     configured = os.environ.get("LLM_DO_CACHE", "").strip()
     if not configured:
         try:
@@ -47,7 +47,7 @@ def models_folder() -> Path:
 
 
 def cached_path(weights: Weights) -> Path | None:
-    """Return the path of the weights, if they are cached. Their hash was checked after the download."""
+    """Return the path of the weights if they are cached. Their hash was checked after the download."""
     path = models_folder() / weights.file
     with suppress(OSError):
         status = path.lstat()
@@ -57,7 +57,6 @@ def cached_path(weights: Weights) -> Path | None:
 
 
 def cached_models() -> list[Weights]:
-    """Return the models of the catalogue that are cached."""
     return [weights for weights in CATALOGUE.values() if cached_path(weights) is not None]
 
 
@@ -78,9 +77,9 @@ def verify(path: Path, weights: Weights, progress: OnProgress | None = None) -> 
 
 
 def pull(weights: Weights, progress: OnProgress | None = None) -> Path:
-    """Download the weights, unless they are cached, and return their path. It blocks.
+    """Download the weights unless they are cached, and return their path.
 
-    An error or an interrupt leaves nothing but a partial download that can be resumed.
+    This blocks. An error or an interrupt leaves at most a partial download, which can be resumed.
     """
     if (path := cached_path(weights)) is not None:
         return path
@@ -105,14 +104,14 @@ def pull(weights: Weights, progress: OnProgress | None = None) -> Path:
                     download_from_hub(weights, weights.source, part, report)
                     try:
                         _install(part, path, weights, report)
-                    except LocalModelError:  # resuming it would not help
+                    except LocalModelError:  # to resume it would not help
                         part.unlink()
                         raise
     return path
 
 
 def remove(weights: Weights) -> int:
-    """Delete the weights and their partial downloads, and return the number of bytes that this frees."""
+    """Delete the weights and their partial downloads, and return the number of bytes that were freed."""
     folder = models_folder()
     if not folder.is_dir():
         return 0
@@ -136,7 +135,7 @@ def _staging_prefix(weights: Weights) -> str:
 
 
 def _install(file: Path, path: Path, weights: Weights, report: OnProgress) -> None:
-    """Move a downloaded file to its final path, after it was verified and written to the disk."""
+    """Verify a downloaded file, write it to the disk, and move it to its final path."""
     try:
         verify(file, weights, report)
     except LocalModelError as error:
@@ -150,7 +149,7 @@ def _install(file: Path, path: Path, weights: Weights, report: OnProgress) -> No
 
 
 def _remove_staging(folder: Path, weights: Weights) -> int:
-    """Remove the packages of killed processes. The lock has to be held."""
+    """Remove what killed processes left, and return its size in bytes. The lock has to be held."""
     freed = 0
     for path in folder.iterdir():
         if path.name.startswith(_staging_prefix(weights)):
@@ -163,7 +162,6 @@ def _remove_staging(folder: Path, weights: Weights) -> int:
 
 
 def _check_room(folder: Path, weights: Weights) -> None:
-    """Raise if there is no room for the weights, before anything is downloaded."""
     if (folder / weights.file).is_dir():
         raise LocalModelError(
             f"{folder / weights.file} is a folder; the weights of {weights.name} belong there. Move it."
@@ -183,7 +181,6 @@ def _check_room(folder: Path, weights: Weights) -> None:
 
 @contextmanager
 def _os_errors_in_words(folder: Path) -> Iterator[None]:
-    """Raise errors of the operating system as `LocalModelError` with advice."""
     try:
         yield
     except OSError as error:
