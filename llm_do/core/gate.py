@@ -68,9 +68,9 @@ class Gate:
         return bool(self.ended_runs) and frame.top.record in self.ended_runs
 
     def error_of_end(self, frame: CallFrame, exc: BaseException) -> BaseException:
-        """Return the error of a call: that of the end of its run, where it is one of a call that stopped for that."""
-        is_own = frame.depth and not raised_in_nested_call(exc, frame.record)
-        if not isinstance(exc, CallCancelled) or is_own or not self.is_ended(frame):
+        """Return the error that a call ends with: `RunEnded` for that of a nested call which stopped at the end."""
+        is_nested = raised_in_nested_call(exc, frame.record) or frame.depth == 0
+        if not (isinstance(exc, CallCancelled) and is_nested and self.is_ended(frame)):
             return exc
         message, note = self.ended_runs[frame.top.record]
         ended = RunEnded(message, note=note)
