@@ -1,4 +1,4 @@
-"""How a model's calls come back to `Context.dispatch`.
+"""How a model's calls come back to `dispatch`.
 
 A worker's own tools are given to its agent as proxies: the tool's schema and validator, with a body that
 dispatches. Tools that come from elsewhere (toolsets, MCP servers, capabilities) stand behind one wrapper
