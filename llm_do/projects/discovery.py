@@ -177,9 +177,9 @@ def _entries_in(path: Path, root: Path, seen: set[Path], only: set[str] | None =
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             marks = [mark for mark in map(_call_of, node.decorator_list) if mark[0] == "entry"]
             if marks and (only is None or node.name in only):
-                options = marks[0][1]
+                options, line = marks[0][1], node.decorator_list[0].lineno
                 described = options.get("description") or ast.get_docstring(node)
-                yield Found(options.get("name") or node.name, "function", described, None, file, node.lineno)
+                yield Found(options.get("name") or node.name, "function", described, None, file, line)
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             made, options = _call_of(node.value)
             bound = {target.id for target in node.targets if isinstance(target, ast.Name)}

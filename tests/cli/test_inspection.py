@@ -298,8 +298,8 @@ def test_list_tells_all_at_a_glance(make: Make, run: Run) -> None:
     assert said.code == 0 and said.err == ""
     lines = [line.split(maxsplit=4) for line in said.out.splitlines()]
     assert lines[0] == ["NAME", "KIND", "MODEL", "FILE", "DESCRIPTION"]
-    assert ["add", "function", "-", "tools.py:5", "Add two numbers."] in lines
-    assert ["wipe-all", "function", "-", "tools.py:13", "Remove everything."] in lines
+    assert ["add", "function", "-", "tools.py:4", "Add two numbers."] in lines
+    assert ["wipe-all", "function", "-", "tools.py:12", "Remove everything."] in lines
     assert ["secretary", "worker", "-", "workers/secretary.md", "Writes minutes."] in lines
     assert "llm-do check" in said.out
     found = {row["name"]: row for row in run("list", "--json", at=root).json}

@@ -9,7 +9,7 @@ from ..support.projects import open_project, open_worker, worker_of
 from ..terminal.errors import escape
 from ..terminal.stdout import print_json
 
-_NO_WORKER = "is a function. Rules are for the calls of workers: name a worker."
+_NO_WORKER = "is a function. Name the worker that would call it."
 
 
 @click.group("rules")
@@ -72,7 +72,7 @@ def list_rules_command(ctx: click.Context, /, worker: str | None, as_json: bool)
         print_json(rules)
         return
     if not rules:
-        click.echo("There are no rules. By default, writing files, commands and MCP tools ask.", err=True)
+        click.echo("There are no rules. By default, MCP tools and tools with effects other than read ask.", err=True)
     for rule in rules:
         reason = f" ({rule['reason']})" if rule["reason"] else ""
         where = rule["where"] or "(no file)"

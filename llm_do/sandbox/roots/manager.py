@@ -70,7 +70,7 @@ class SandboxManager:
 
     @property
     def _how_to_write(self) -> str:
-        return f"Roots: {', '.join(map(repr, self.roots)) or 'none'}. Write a path as 'root/path/in/it'."
+        return f"Begin a path with one of these roots: {', '.join(map(repr, self.roots)) or 'none'}."
 
     def parse(self, path: str) -> tuple[Root, str]:
         """Return the root that a path like `input/a/b.txt` starts with, and the rest."""
