@@ -193,14 +193,14 @@ class ToolTimeout(LlmDoError, TimeoutError):
     """Raised when a tool runs longer than the `timeout` that it declares."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a sentence that names the closest of `known`, or all of them when none is close."""
+def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return a sentence that names the closest of `known`, or all of them when none is close, each after `prefix`."""
     names = sorted(known)
     if not names:
         return ""
     if close := get_close_matches(word, names, n=3, cutoff=0.6):
-        return f" Did you mean {' or '.join(map(repr, close))}?"
-    first = ", ".join(map(repr, names[:20]))
+        return f" Did you mean {' or '.join(repr(prefix + name) for name in close)}?"
+    first = ", ".join(repr(prefix + name) for name in names[:20])
     return f" Known names: {first}{f' and {len(names) - 20} more' if len(names) > 20 else ''}."
 
 

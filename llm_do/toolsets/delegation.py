@@ -76,9 +76,9 @@ async def _worker_call(
 
     Args:
         worker: Name of the worker.
-        input_data: The task as text, or the arguments as an object. Leave out for a worker that takes none, or if the
+        input_data: The task as text, or the arguments as an object. Leave out if the worker takes no input, or if the
             attachments say everything.
-        attachments: Paths of files to hand over, for example root/folder/file.pdf.
+        attachments: Paths of files to hand over, for example ROOT/folder/file.pdf.
     """
     context, paths = ctx.deps, list(attachments or ())
     caller = check_may_call(context.frame.worker, worker, context.frame.path)
@@ -169,7 +169,7 @@ async def _worker_create(
     tools: list[str] | None = None,
     force: bool = False,
 ) -> str:
-    """Create a worker that can then be called by its name. It can do no more than you can.
+    """Create a worker that you can then call with worker_call. It can do no more than you can.
 
     Args:
         name: Name of the worker, of letters, digits, _ and -.

@@ -184,7 +184,7 @@ def read_file(
     """Read a file. If a text file is long, a part is returned, and a last line in brackets says how to read on.
 
     Args:
-        path: Path of the file, for example root/folder/file.txt.
+        path: Path of the file, for example ROOT/folder/file.txt.
         offset: Number of the first line to return, counted from 1.
         limit: Maximum number of lines to return. Fewer are returned if they have more than 100,000 characters.
         column: Number of the first character to return of the first line, counted from 1. Use it to read on in a very
@@ -204,7 +204,7 @@ def write_file(ctx: RunContext[Context], path: str, content: str) -> str:
     """Create a text file, or replace its content.
 
     Args:
-        path: Path of the file, for example root/folder/file.txt.
+        path: Path of the file, for example ROOT/folder/file.txt.
         content: The complete text of the file.
     """
     files, root, rest = _locate(ctx, path)
@@ -217,7 +217,7 @@ def edit_file(ctx: RunContext[Context], path: str, old: str, new: str) -> str:
     """Replace a passage of a text file.
 
     Args:
-        path: Path of the file, for example root/folder/file.txt.
+        path: Path of the file, for example ROOT/folder/file.txt.
         old: The exact text to replace. It must occur exactly once in the file.
         new: The text to put in its place.
     """
@@ -231,7 +231,7 @@ def move_file(ctx: RunContext[Context], source: str, destination: str) -> str:
     """Move or rename a file. An existing file is never overwritten.
 
     Args:
-        source: Path of the file, for example root/folder/file.txt.
+        source: Path of the file, for example ROOT/folder/file.txt.
         destination: New path of the file, with its name.
     """
     files, root, rest = _locate(ctx, source)
@@ -245,7 +245,7 @@ def delete_file(ctx: RunContext[Context], path: str) -> str:
     """Delete a file.
 
     Args:
-        path: Path of the file, for example root/folder/file.txt.
+        path: Path of the file, for example ROOT/folder/file.txt.
     """
     files, root, rest = _locate(ctx, path)
     files.delete(root, rest, expected=_expected(ctx, path))
@@ -267,7 +267,7 @@ def list_files(ctx: RunContext[Context], path: str = "", pattern: str = "*") -> 
     """List the files and folders in a folder. Names of folders end with a slash.
 
     Args:
-        path: Path of the folder, for example root/folder. Leave empty to list the roots.
+        path: Path of the folder, for example ROOT/folder. Leave empty to list the roots.
         pattern: List only names that match this pattern, for example *.txt. Use **/*.txt to include all folders below.
     """
     if not path.strip("/"):
@@ -288,7 +288,7 @@ def find_files(ctx: RunContext[Context], pattern: str) -> str:
     """Find files by path.
 
     Args:
-        pattern: Pattern of the paths, for example root/**/*.txt. ** stands for any number of folders.
+        pattern: Pattern of the paths, for example ROOT/**/*.txt. ** stands for any number of folders.
     """
     root, _, rest = pattern.partition("/")
     found = ctx.deps.sandbox_toolset.find(root, rest or "**", keep=_planned(ctx, root))
@@ -302,7 +302,7 @@ def search_files(ctx: RunContext[Context], text: str, pattern: str) -> str:
 
     Args:
         text: The exact text to find, within one line. Case matters; it is not a regular expression.
-        pattern: Pattern of the files to search, for example root/**/*.txt.
+        pattern: Pattern of the files to search, for example ROOT/**/*.txt.
     """
     files, (root, _, rest) = ctx.deps.sandbox_toolset, pattern.partition("/")
     found = files.search(root, text, pattern=rest or "**", keep=_planned(ctx, root), make_cleaner=_cleaner(ctx))

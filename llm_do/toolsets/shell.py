@@ -34,10 +34,10 @@ async def _shell(ctx: RunContext[Context], command: str, timeout: Annotated[floa
     """Run a program with arguments, and return its output.
 
     Join programs with | and &&. There is no shell: do not use variables, redirections or wildcards. Write paths with
-    the name of their root, for example root/folder/file.txt. There is no network.
+    the name of their root, for example ROOT/folder/file.txt. There is no network in the sandbox.
 
     Args:
-        command: The command, for example: sort -u root/names.txt | wc -l
+        command: The command, for example: sort -u ROOT/names.txt | wc -l
         timeout: Seconds after which the command is stopped.
     """
     frame = ctx.deps.frame

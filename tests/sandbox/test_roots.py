@@ -189,7 +189,7 @@ class TestUse:
 
     def test_a_model_is_told_what_there_is(self, project: Project) -> None:
         assert project.manager.describe() == snapshot("""\
-A path is the name of a root and a path in it, such as root/folder/file.txt. Roots:
+Begin a path with the name of a root, for example in/folder/file.txt. Roots:
 - in: read only, any files, up to 10000000 bytes each
 - out: read and write, any files, up to 10000000 bytes each
 - text: read and write, files that end with .txt, .md, up to 100 bytes each\
@@ -424,11 +424,11 @@ class TestRefusals:
         read = lambda path: lambda: project.files.read_text("in", path)  # noqa: E731
         assert [refused(project, read(path), error=PathMissing) for path in ("report1.txt", "zzz/b.txt")] == snapshot(
             [
-                "'in/report1.txt' does not exist. In 'in': Did you mean 'report.txt'?",
-                "'in/zzz/b.txt' does not exist. In 'in': Known names: 'a.txt', 'report.txt'.",
+                "'in/report1.txt' does not exist. Did you mean 'in/report.txt'?",
+                "'in/zzz/b.txt' does not exist. Known names: 'in/a.txt', 'in/report.txt'.",
             ]
         )
-        refused(project, lambda: project.files.list_files("out", "no"), "In 'out': nothing", error=FileNotFoundError)
+        refused(project, lambda: project.files.list_files("out", "no"), "'out' is empty", error=FileNotFoundError)
         refused(project, lambda: project.files.delete("out", "no"), error=PathMissing)
         refused(project, lambda: project.files.edit_text("out", "no", "a", "b"), error=PathMissing)
         refused(project, lambda: project.files.move("out", "no", "out", "b"), error=PathMissing)

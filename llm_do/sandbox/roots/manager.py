@@ -90,9 +90,8 @@ class SandboxManager:
         if not self.roots:
             return "There are no files to use."
         lines = [f"- {name}: {_describe(config)}" for name, config in self.config.paths.items()]
-        return "\n".join(
-            ["A path is the name of a root and a path in it, such as root/folder/file.txt. Roots:", *lines]
-        )
+        example = f"{next(iter(self.roots))}/folder/file.txt"
+        return "\n".join([f"Begin a path with the name of a root, for example {example}. Roots:", *lines])
 
 
 def _describe(config: RootConfig) -> str:

@@ -335,8 +335,9 @@ class Root:
             with suppress(OSError, Refused):
                 with self._folder(names[:depth]) as folder:
                     names_there = [name for name, _ in self._visible(folder)]
-                where = self.quoted_path("/".join(names[:depth]))
-                return f"In {where}:{did_you_mean(names[depth], names_there) or ' nothing.'}"
+                folder_path = "/".join((self.name, *names[:depth]))
+                nearby = did_you_mean(names[depth], names_there, prefix=f"{folder_path}/")
+                return nearby.strip() or f"{quote(folder_path)} is empty."
         return f"The folder of root {self.name!r} is not there" + (
             ": the first file that is written makes it." if self.config.mode == "rw" else "."
         )
