@@ -336,7 +336,7 @@ def rooms_in_order() -> list[set[str]]:
 def room_rows() -> dict[str, str]:
     """The rooms of the page, in its order, with what it says of each."""
     page = (ROOT / "docs/architecture.md").read_text()
-    return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page.partition("## The rooms")[2], re.MULTILINE))
+    return dict(re.findall(r"^\| `(\w+)`(?: \*+)? \| (.*) \|$", page.partition("## The rooms")[2], re.MULTILINE))
 
 
 def modules() -> list[tuple[str, str]]:

@@ -39,8 +39,8 @@ from .trace import Trace
 
 T = TypeVar("T", default=Any)
 
-_MOST_QUESTIONS = 4
-"""How many more times to ask for approval of a call whose files keep changing."""
+_MAX_APPROVALS = 5
+"""The most times that a call is approved whose files keep changing."""
 
 
 class Context:
@@ -331,7 +331,7 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
     one that a person was shown.
     """
     frame, from_within = child.frame, False
-    for _ in range(_MOST_QUESTIONS):
+    for _ in range(_MAX_APPROVALS - 1):
         if isinstance(reason, PathChanged):
             answerable = frame.pins is not None
         else:
@@ -348,7 +348,7 @@ async def _ask_and_run(ctx: Context, child: Context, run_ctx: Any, reason: Appro
         except (ApprovalRequired, PathChanged) as exc:
             reason = exc
     raise PathFailed(
-        f"{reason} It changed after each of {_MOST_QUESTIONS + 1} approvals. Try again when nothing else writes to it."
+        f"{reason} It changed after each of {_MAX_APPROVALS} approvals. Try again when nothing else writes to it."
     )
 
 
