@@ -83,15 +83,23 @@ class Context:
                 if not isinstance(entry, str):
                     self.runtime.tell_from_namesakes(frame)
             if target.check_arguments is not None:
-                if frame is not None:  # equal calls get keys in the order in which they are made, not checked
-                    self.runtime.recorder.give_key(frame, arguments, self.branches)
-                await target.check_arguments(arguments, self)
+                await self._check_arguments(target, arguments, frame)
         except LlmDoError as exc:
-            if frame is not None and frame.key is not None:
-                release_key(frame)
             self.runtime.reject(self.frame, entry, args, kwargs, exc)
             raise
         return await dispatch(self, target, arguments, frame=frame)
+
+    async def _check_arguments(self, target: EntryBase, arguments: dict[str, Any], frame: CallFrame | None) -> None:
+        """Check arguments with the entry's own code. Equal calls get their keys in the order in which they are made."""
+        assert target.check_arguments is not None
+        if frame is not None:
+            self.runtime.recorder.give_key(frame, arguments, self.branches)
+        try:
+            await target.check_arguments(arguments, self)
+        except BaseException:
+            if frame is not None:
+                release_key(frame)
+            raise
 
     @overload
     def call_sync(self, entry: str, /, *args: Any, **kwargs: Any) -> Any: ...

@@ -48,10 +48,12 @@ def _with_ordinal(frame: CallFrame, step: str) -> str:
 
 
 def release_key(frame: CallFrame) -> None:
-    """Give the next equal call the key of one that cannot be made, unless another has a later one."""
-    ordinals, prefix = frame.caller.ordinals or {}, f"{frame.caller.key}/"
-    step, _, ordinal = (frame.key or "").removeprefix(prefix).partition("#")
-    if ordinals.get(step) == int(ordinal or 0) + 1:
+    """Release the key of a call that is not made, for the next equal call, unless another has a later one."""
+    ordinals = frame.caller.ordinals
+    assert frame.key is not None and ordinals is not None
+    step, _, ordinal = frame.key.removeprefix(f"{frame.caller.key}/").partition("#")
+    ordinals[f"{step}#{ordinal or 0}"] = 0  # a mark: those after it may be released, too, in any order
+    while ordinals[step] and ordinals.pop(f"{step}#{ordinals[step] - 1}", None) is not None:
         ordinals[step] -= 1
 
 

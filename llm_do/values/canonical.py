@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable
-from contextlib import suppress
-from datetime import datetime, time, timezone
+from datetime import datetime, time
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel
-from pydantic_core import TzInfo
 
 from .fields import Fields, fields_of
 from .snapshots import ATOMS
@@ -53,8 +50,8 @@ def _key(value: Any) -> Hashable:
     kind = type(value)
     if kind in _EQUAL_MEANS_SAME:
         return kind, value
-    if kind in ATOMS:
-        return kind, _text_of_atom(value)  # 0.0 and -0.0, or one instant in two time zones, are equal and not the same
+    if kind in ATOMS and _is_stable(value):
+        return kind, repr(value)  # 0.0 and -0.0, or one instant in two time zones, are equal and not the same
     if kind is dict:
         return dict, frozenset((_key(key), _key(item)) for key, item in value.items())
     if kind is list or kind is tuple:
@@ -71,14 +68,12 @@ def _key(value: Any) -> Hashable:
 
 
 _EQUAL_MEANS_SAME = frozenset({str, int, bool, type(None), bytes})
-_TIME_ZONES = (type(None), timezone, ZoneInfo, TzInfo)
 
 
-def _text_of_atom(value: Any) -> str:
-    if isinstance(value, datetime | time) and type(value.tzinfo) not in _TIME_ZONES:
-        with suppress(Exception):  # the repr of a time zone of another class may differ in each process
-            return f"{value.isoformat()} {_name(type(value.tzinfo))}"
-    return repr(value)
+def _is_stable(value: Any) -> bool:
+    """Return whether the `repr` of an atom is equal in every process: not of a time whose time zone has none."""
+    zone = value.tzinfo if isinstance(value, datetime | time) else None
+    return zone is None or type(zone).__repr__ is not object.__repr__
 
 
 def _exact_fields(value: Any) -> Fields | None:
@@ -165,8 +160,8 @@ class _Writer:
         kind = type(value)
         if kind is bytes:  # they may be those of a large file
             return f"b'{hashlib.blake2b(value, digest_size=16).hexdigest()}'"
-        if kind in ATOMS:
-            return _text_of_atom(value)
+        if kind in ATOMS and _is_stable(value):
+            return repr(value)
         if kind is dict:
             plain = self.plain
             pairs = [

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from enum import IntFlag
 from typing import Annotated, Any
 
@@ -376,14 +376,36 @@ async def test_equal_calls_have_keys_in_the_order_in_which_they_are_made_however
     assert [key.endswith("#1") for key in ran] == ([True, False] if slow == 1 else [False, True])
 
 
-def test_a_time_has_one_key_whatever_object_its_time_zone_is() -> None:
+def test_a_time_in_a_time_zone_that_nothing_describes_has_no_key() -> None:
     class Zone(tzinfo):
         def utcoffset(self, moment: datetime | None) -> timedelta:
             return timedelta(0)
 
-    times = [datetime(2026, 1, 1, tzinfo=zone) for zone in (Zone(), Zone(), UTC)]
-    assert digest(times[0]) == digest(times[1]) != digest(times[2])
-    assert canonical(times[0]) == canonical(times[1]) != canonical(times[2])
+    class Named(Zone):
+        def __repr__(self) -> str:
+            return "Named()"
+
+    assert digest(datetime(2026, 1, 1, tzinfo=UTC))[1]
+    assert digest(time(9, tzinfo=Named()))[1] and canonical(time(9, tzinfo=Named()))
+    assert not digest(datetime(2026, 1, 1, tzinfo=Zone()))[1]
+    with pytest.raises(NoCanonicalForm):
+        canonical(datetime(2026, 1, 1, tzinfo=Zone()))
+
+
+@pytest.mark.parametrize("first", ["bad-1", "bad-2"])
+async def test_keys_of_refused_calls_are_released_in_any_order(first: str) -> None:
+    async def check(ctx: RunContext[Context], who: str, pin: Annotated[str, Secret]) -> None:
+        await asyncio.sleep(0 if pin == first else 0.01)
+        if pin.startswith("bad"):
+            raise ValueError("wrong pin")
+
+    def login(ctx: RunContext[Context], who: str, pin: Annotated[str, Secret]) -> str:
+        return str(ctx.deps.frame.key).partition("#")[2]
+
+    runtime = Runtime([ToolEntry(Tool(login, args_validator=check))], session_id="s")
+    bad = [runtime.call("login", "ann", pin) for pin in ("bad-1", "bad-2")]
+    await asyncio.gather(*bad, return_exceptions=True)
+    assert [await runtime.call("login", "ann", pin) for pin in ("good-1", "good-2")] == ["", "1"]
 
 
 async def test_a_call_that_its_check_refused_leaves_its_key_to_the_next() -> None:
