@@ -54,14 +54,14 @@ class SecretFields:
         for name, value in visible.items():
             # The schema of a lone model has its fields, and PydanticAI puts it under the name of its parameter.
             schemas = [part for part in _property(parts, [name]) if part is True or isinstance(part, dict)]
-            kinds = [leaf.get("type", "object") for schema in schemas for leaf in leaves(self._root, schema)]
-            if not kinds or ("object" not in kinds and not isinstance(value, str)):
+            kinds = [str(leaf.get("type", "object")) for schema in schemas for leaf in leaves(self._root, schema)]
+            if not kinds or not (isinstance(value, str) or any("object" in kind for kind in kinds)):
                 visible[name] = self._split([self._root], value, secret)
         return visible, secret
 
     def hide_forbidden(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return arguments without the values of those that the schema forbids: a secret may have a wrong name."""
-        if self._root.get("additionalProperties") is not False:
+        if self._root.get("additionalProperties") is not False or "patternProperties" in self._root:
             return arguments
         declared = _dict(self._root, "properties")
         return {name: value if name in declared else HIDDEN for name, value in arguments.items()}
@@ -73,7 +73,7 @@ class SecretFields:
         if any(_is_secret_schema(part) for part in parts):
             secret.append(value)
             return HIDDEN
-        if isinstance(value, str) and value.lstrip().startswith("{") and any(map(self._has_secrets, parts)):
+        if isinstance(value, str) and value.lstrip().startswith(("{", "[")) and any(map(self._has_secrets, parts)):
             return self._hide_text(parts, value, secret)
         container = parts_of(value)
         aliases = alias_map(type(value)) if isinstance(container, Fields) else {}
@@ -123,8 +123,9 @@ def _property(parts: Sequence[Mapping[str, Any]], names: Sequence[Any]) -> Itera
 
 def _item(parts: Sequence[Mapping[str, Any]], index: int) -> Iterator[Any]:
     for part in parts:
-        rest = part.get("items")  # which was a list in older drafts
-        first = part.get("prefixItems", rest)
+        first, rest = part.get("prefixItems"), part.get("items")
+        if isinstance(rest, list):  # in older drafts
+            first, rest = rest, part.get("additionalItems")
         yield first[index] if isinstance(first, list) and index < len(first) else rest
 
 

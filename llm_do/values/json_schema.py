@@ -19,7 +19,7 @@ _HOLD_VALUES = ("const", "enum", "default", "examples")
 
 UNIONS = ("anyOf", "oneOf")
 COMBINATIONS = (*UNIONS, "allOf")
-CONTENTS = ("properties", "patternProperties", "additionalProperties", "items", "prefixItems")
+CONTENTS = ("properties", "patternProperties", "additionalProperties", "items", "prefixItems", "additionalItems")
 
 
 def resolve(root: Mapping[str, Any], reference: str) -> Any:

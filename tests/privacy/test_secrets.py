@@ -1018,6 +1018,21 @@ async def test_a_value_under_a_wrong_name_is_no_secret_of_the_session() -> None:
     assert [(each["user"], each["token"]) for each in asked] == [("the administrator", HIDDEN)]
 
 
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({"properties": {"meta": {"type": ["object", "null"]}}}, {"meta": {"token": "page-2"}}),
+        ({"patternProperties": {"^x-": {"type": "string"}}, "additionalProperties": False}, {"x-page": "page-2"}),
+    ],
+)
+def test_what_a_schema_allows_is_not_hidden(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
+    secret = {"token": {"type": "string", "format": "password"}}
+    fields = SecretFields.of({**schema, "type": "object", "properties": {**schema.get("properties", {}), **secret}})
+    assert fields is not None
+    visible, values = fields.split({"token": VALUE, **arguments})
+    assert (fields.hide_forbidden(visible), values) == ({"token": HIDDEN, **arguments}, [VALUE])
+
+
 async def test_secrets_are_found_in_json_and_in_tuples_of_older_schemas() -> None:
     def parse_login(creds: Json[Login]) -> str:
         return creds.user
@@ -1026,6 +1041,9 @@ async def test_secrets_are_found_in_json_and_in_tuples_of_older_schemas() -> Non
     runtime = Runtime([ToolEntry(Tool(parse_login))])
     assert await runtime.call("parse_login", text) == "ann"
     assert VALUE not in repr(runtime.trace[0].input_data)
+    unlocking = {"type": "string", "contentSchema": {"type": "array", "items": {"format": "password"}}}
+    fields = SecretFields.of({"type": "object", "properties": {"pins": unlocking}})
+    assert fields is not None and fields.split({"pins": f'["{VALUE}"]'})[0] == {"pins": HIDDEN}
     pair = {"type": "array", "items": [{"type": "string"}, {"type": "string", "format": "password"}]}
     fields = SecretFields.of({"type": "object", "properties": {"pair": pair}})
     assert fields is not None and fields.split({"pair": ["ann", VALUE]}) == ({"pair": ["ann", HIDDEN]}, [VALUE])
