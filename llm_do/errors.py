@@ -194,14 +194,14 @@ class ToolTimeout(LlmDoError, TimeoutError):
 
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return a sentence that names the closest of `known`, or all of them when none is close, each after `prefix`."""
+    """Return a sentence that names the closest of `known`, or all when none is close. `prefix` is the path to them."""
     names = sorted(known)
     if not names:
         return ""
     if close := get_close_matches(word, names, n=3, cutoff=0.6):
         return f" Did you mean {' or '.join(repr(prefix + name) for name in close)}?"
-    first = ", ".join(repr(prefix + name) for name in names[:20])
-    return f" Known names: {first}{f' and {len(names) - 20} more' if len(names) > 20 else ''}."
+    first, where = ", ".join(map(repr, names[:20])), f" in {prefix.rstrip('/')!r}" if prefix else ""
+    return f" Known names{where}: {first}{f' and {len(names) - 20} more' if len(names) > 20 else ''}."
 
 
 def summarize(exc: ValidationError) -> str:

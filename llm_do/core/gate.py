@@ -60,19 +60,19 @@ class Gate:
         self.redaction = recorder.redaction
         self.asking = 0
         """How many calls wait for an answer."""
-        self.ended_runs: dict[TraceEntry | None, tuple[str, str | None]] = {}
-        """The error and the note of each run that a person ended, by the record of its top-level call."""
+        self.ended_runs: dict[TraceEntry | CallFrame, tuple[str, str | None]] = {}
+        """The error and the note of each run that a person ended, by its top-level call."""
 
     def is_ended(self, frame: CallFrame) -> bool:
         """Return whether a person ended the run of a call."""
-        return bool(self.ended_runs) and frame.top.record in self.ended_runs
+        return bool(self.ended_runs) and _run_of(frame) in self.ended_runs
 
     def error_of_end(self, frame: CallFrame, exc: BaseException) -> BaseException:
         """Return the error that a call ends with: `RunEnded` for that of a nested call which stopped at the end."""
         is_nested = raised_in_nested_call(exc, frame.record) or frame.depth == 0
         if not (isinstance(exc, CallCancelled) and is_nested and self.is_ended(frame)):
             return exc
-        message, note = self.ended_runs[frame.top.record]
+        message, note = self.ended_runs[_run_of(frame)]
         ended = RunEnded(message, note=note)
         attach_partial_messages(ended, partial_messages(exc))
         mark_restored(ended, frame.path, frame.record, is_from_nested_call=True)
@@ -297,8 +297,13 @@ class Gate:
         if not end_run:
             raise ApprovalDenied(message, note=note)
         # After this, neither code that catches it nor concurrent calls of the run can make calls.
-        ended = self.ended_runs[frame.top.record] = f"{message} The run was ended.", note
+        ended = self.ended_runs[_run_of(frame)] = f"{message} The run was ended.", note
         raise RunEnded(ended[0], note=note)
+
+
+def _run_of(frame: CallFrame) -> TraceEntry | CallFrame:
+    """Return the record of the top-level call of a run, or its frame while toolsets open before a first turn."""
+    return frame.top.record or frame.top
 
 
 def _rule_text(ruling: Ruling) -> str:

@@ -59,7 +59,7 @@ async def call_from_model(
         output = filtered(await _answer(run_ctx, entry, arguments, files))
         if issubclass(type(output), ToolReturn):  # the tool may still write to its content, which becomes a prompt
             output = copy(output)
-            output.content = snapshot(output.content)
+            object.__setattr__(output, "content", snapshot(output.content))  # also of a class that is frozen
         return output
     except (ModelRetry, ToolFailed) as told:
         if (text := filtered(told.message)) == told.message:

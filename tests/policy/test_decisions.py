@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai import RunContext, Tool
+from pydantic_ai import FunctionToolset, RunContext, Tool
 from pydantic_ai.exceptions import ModelRetry
 
 from llm_do import (
@@ -307,6 +307,21 @@ async def test_an_ended_run_keeps_nothing_of_its_callers() -> None:
     await request()
     gc.collect()
     assert kept[0]() is None
+
+
+async def test_the_end_of_a_run_while_toolsets_open_ends_no_other_one() -> None:
+    bank = Bank()
+
+    async def connect(ctx: Context) -> FunctionToolset[Any]:
+        await ctx.call(bank.pay, 1)
+        return FunctionToolset()
+
+    worker = WorkerEntry(name="w", toolsets=[connect], model=scripted(says("ok")))
+    runtime = Runtime([worker], approval_callback=Person(STOP, YES))
+    with pytest.raises(RunEnded):
+        await worker.start(runtime).open()
+    async with worker.start(runtime) as scope:
+        assert await scope.run_turn("hello") == "ok"
 
 
 async def test_nobody_who_catches_the_end_can_go_on() -> None:

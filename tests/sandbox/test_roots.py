@@ -425,7 +425,7 @@ class TestRefusals:
         assert [refused(project, read(path), error=PathMissing) for path in ("report1.txt", "zzz/b.txt")] == snapshot(
             [
                 "'in/report1.txt' does not exist. Did you mean 'in/report.txt'?",
-                "'in/zzz/b.txt' does not exist. Known names: 'in/a.txt', 'in/report.txt'.",
+                "'in/zzz/b.txt' does not exist. Known names in 'in': 'a.txt', 'report.txt'.",
             ]
         )
         refused(project, lambda: project.files.list_files("out", "no"), "'out' is empty", error=FileNotFoundError)
