@@ -162,6 +162,7 @@ def _run(
     with process:
         try:
             reader.start()
+            progress(Progress("fetching", 0, total))  # a tool may be done before the first interval is over
             while True:
                 try:
                     code = process.wait(REPORT_INTERVAL)
