@@ -33,7 +33,7 @@ Effect: TypeAlias = Literal["read", "write", "execute", "network"]
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
 Repeat: TypeAlias = Literal["safe", "keyed", "never"]
-"""What a resumed run does with a call that had begun: repeat it, repeat it with the same `ctx.idempotency_key`, by
+"""How a resumed run treats a call that had begun: repeat it, repeat it with the same `ctx.idempotency_key`, by
 which the other system recognises it, or ask a person what happened."""
 
 REPEATS: tuple[Repeat, ...] = get_args(Repeat)

@@ -40,7 +40,7 @@ class _CallerEvent(_Event):
     parent_id: int | None
     """The `id` of the call that made it; `None` at the top."""
     name: str
-    """The name of the entry that was called, or that is meant."""
+    """The name of the entry that was called or could not be called, or whose conversation it is."""
     worker: str | None = None
     """The running worker: the entry itself, or the nearest worker above it."""
     depth: int = -1

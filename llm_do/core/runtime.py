@@ -85,7 +85,7 @@ class Runtime(Session):
         *,
         worker: str | Entry[Any] | None = None,
     ) -> Ruling:
-        """Return the decision of the rules about a call, and the rule that decides. Nothing runs, and nobody is asked.
+        """Return the decision of the rules about a call, and the rule that decides. Nothing runs, and no one is asked.
 
         Args:
             entry: The entry that would be called.

@@ -61,7 +61,7 @@ class ToolEntry(EntryBase, Generic[T]):
     """Its effects beyond computing: `read`, `write`, `execute`, `network`. All but `read` require approval. `()` means
     that it has none, `None` that they are not declared."""
     repeat: Repeat | None = None  # type: ignore[assignment]
-    """What a resumed run does with a call that had begun: repeat it (`safe`), repeat it with the same
+    """How a resumed run treats a call that had begun: repeat it (`safe`), repeat it with the same
     `ctx.idempotency_key` (`keyed`), or ask a person (`never`). The default is `safe` for effects `()` or `read`, and
     for a function that takes the context and declares none, since its calls have their own; else `never`."""
     plan: Callable[[dict[str, Any], CallFrame], Plan] | None = None

@@ -81,7 +81,7 @@ class WorkerEntry(EntryBase, Generic[OutputT]):
     limits: Limits | None = None
     """Budgets for each call, over everything below it."""
     on_cut_off: Literal["note", "error"] = "note"
-    """What happens if an answer of its model is cut off: a note in the record, or an `AnswerCutOff`."""
+    """The reaction to an answer of its model that is cut off: a note in the record, or an `AnswerCutOff`."""
     allow_workers: Sequence[str] = ()
     """Workers that its model may call with `worker_call`; `["*"]` is any of the project."""
     attachment_policy: AttachmentPolicy = field(default_factory=AttachmentPolicy)

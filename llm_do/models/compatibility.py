@@ -1,4 +1,4 @@
-"""What a worker requires of its model: patterns of names, and capabilities (kinds of files that it accepts).
+"""Requirements of a worker on its model: patterns of names, and capabilities (kinds of files that it accepts).
 
 Capabilities are known only from PydanticAI's model profiles, where a flag that is on may just be a default. So a model
 is refused if its flag is off. Otherwise it is used, with a notice unless llm-do assumes the capability for all current

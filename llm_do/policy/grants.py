@@ -82,7 +82,7 @@ class StoredGrant:
     covers: str
     """A digest of the arguments, or of the offer that was accepted."""
     text: str = field(compare=False)
-    """What it covers, in words. It is for people: the digest decides."""
+    """A description of what it covers, for people: the digest decides."""
 
 
 _STORED_GRANTS = TypeAdapter(list[StoredGrant], config=ConfigDict(defer_build=True))
@@ -96,7 +96,7 @@ class SessionGrants:
         """The texts of grants, by subject and arguments."""
         self._offers: dict[Hashable, list[Grant]] = {}
         self._members: dict[str, dict[Member, Definition | None]] = {}
-        """What took part in questions, by name, with its definition then, if that was made."""
+        """The workers and tools of all questions, by name, each with its definition then, if that was made."""
         self._ambiguous: set[Definition | None] = set()
         """Definitions of which there are two objects."""
         self._restorable: set[StoredGrant] = set()

@@ -211,7 +211,7 @@ class Secrets(Values):
 
 
 class StreamedText:
-    """Removes secrets from a text that comes in pieces. What may be the beginning of one is held back."""
+    """Removes secrets from a text that comes in pieces. The possible beginning of one is held back."""
 
     def __init__(self, secrets: Secrets, *, keep_lines: bool = False) -> None:
         self._secrets = secrets

@@ -24,7 +24,7 @@ _MAX_DEPTH = 50
 
 
 class Found(NamedTuple):
-    """What is known about a worker or a function without running code."""
+    """A worker or a function, as its file shows it without running code."""
 
     name: str
     kind: str

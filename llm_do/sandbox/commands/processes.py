@@ -48,7 +48,7 @@ class CommandResult:
     truncated: bool
     timed_out: bool
     disabled: tuple[str, ...] = ()
-    """What was done about each repository that the command left."""
+    """The repositories that the command left, each with how it was disabled."""
 
 
 class CommandRunner(Protocol):
